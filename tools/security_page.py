@@ -28,7 +28,7 @@ from conch.protocols.v2_json import large as large_json
 from conch.protocols.v2_proto.inference import MAX_ENTRIES
 from conch.server.backends.child.conch_child.ipc import metric_area, wire
 from conch.server.backends.engines import untrusted_events
-from conch.server.backends.processes import child_process, output_limit
+from conch.server.backends.processes import child_process
 from conch.server.backends.python import model_control, outgoing_bls, tensor_exchange
 from conch.server.backends.python.settings import PythonSettings
 from conch.server.core import generative_model
@@ -143,7 +143,7 @@ BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("Tensors of a message beyond the shared memory", size(wire.MAX_CHILD_PAYLOAD_SIZE)),
         ("Header of a message", f"{size(wire.MAX_CHILD_HEADER_SIZE)}, {wire.MAX_VALUES:,} values"),
         ("Time for messages per event loop iteration", f"{child_process.MAX_TURN_NS / 1e6:g} ms"),
-        ("Log", f"{output_limit.MAX_LINES_PER_S:,} lines and {size(output_limit.MAX_BYTES_PER_S)} per second"),
+        ("Log", f"{child_process.MAX_LINES_PER_S:,} lines and {size(child_process.MAX_BYTES_PER_S)} per second"),
         ("Text of an error or log message", f"{wire.MAX_TEXT:,} characters"),
         ("Unread answers to its messages; unread prompts", f"{size(child_process.MAX_UNREAD_BYTES)} each"),
         ("Open BLS calls; loads and unloads in progress", f"{outgoing_bls.MAX_OPEN:,}; {model_control.MAX_TASKS:,}"),

@@ -38,11 +38,10 @@ from conch.machine.memory import default_request_memory, worker_memory
 from conch.protocols.access.api_keys import ApiKeys
 from conch.protocols.connections.body_budget import BodyBudget
 from conch.protocols.connections.listener import raise_file_limit
-from conch.server.backends.backend_settings import unknown_settings
 from conch.server.backends.child.conch_child.ipc import heap
 from conch.server.backends.engines.memory import EngineMemory
 from conch.server.backends.processes.fork_server import ForkServer
-from conch.server.backends.registry import BackendRegistry, ineffective_settings
+from conch.server.backends.registry import BackendRegistry, ineffective_settings, unknown_settings
 from conch.server.core.bls import BlsCalls
 from conch.server.core.catalog import Catalog
 from conch.server.core.generative_model import GenerativeModel

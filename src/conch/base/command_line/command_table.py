@@ -117,7 +117,7 @@ TASKS = MappingProxyType(
         },
         "measure and choose": {
             "bench": Command(
-                "measure.bench.commands.command",
+                "measure.bench.command",
                 "measure a server: latency, throughput, tokens",
                 statuses="0 measured; 1 no successful request; 2 invalid arguments; 3 measured, but not to be compared",
             ),
@@ -126,7 +126,7 @@ TASKS = MappingProxyType(
                 "forecast a model under another configuration or load",
                 ("conch whatif densenet --instances 3", "conch whatif detector --delay 500us --rate 2x"),
             ),
-            "tune": Command("measure.tune.commands.command", "find the best configuration of a model by measuring"),
+            "tune": Command("measure.tune.command", "find the best configuration of a model by measuring"),
             "advise": Command(
                 "measure.advise.command",
                 "recommend engine, backend, layout and GPUs for models",

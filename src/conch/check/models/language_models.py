@@ -28,7 +28,7 @@ from conch.server.backends.child.conch_child.engine.scripted.driver import Scrip
 from conch.server.backends.child.conch_child.engine.tensorrtllm import arguments as tensorrtllm_arguments
 from conch.server.backends.child.conch_child.engine.vllm import arguments as vllm_arguments
 from conch.server.backends.engines.tensors import engine_document
-from conch.server.backends.tensorrtllm.backend import refuse_parameters
+from conch.server.backends.tensorrtllm import refuse_parameters
 
 # Types of tensors that OpenVINO GenAI's reader of GGUF knows.
 _GGUF_TYPES = frozenset({"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0"})

@@ -11,7 +11,7 @@ from conch.base.command_line.flags import flag_field
 from conch.base.command_line.option_types import count, slo
 from conch.base.errors import ConchError
 from conch.domain.files.signature import TensorInfo
-from conch.measure.advise.planning.checkpoint import Checkpoint
+from conch.measure.advise.checkpoint import Checkpoint
 
 GIB = 1 << 30
 

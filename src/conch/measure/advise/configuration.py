@@ -11,7 +11,7 @@ from typing import Any
 
 from conch.measure.advise.advice import Advice, ModelAdvice
 from conch.measure.advise.advice_facts import CONFIGURED_FORMS, Failure, ModelForm
-from conch.measure.advise.planning.plan import model_json
+from conch.measure.advise.engine_plan import model_json
 from conch.measure.advise.rules import AdvisedBackend
 from conch.measure.tune.pbtxt_edit import edit_pbtxt
 

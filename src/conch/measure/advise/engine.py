@@ -12,8 +12,8 @@ from conch.base.command_line.flags import flag_field, settings_of
 from conch.base.command_line.option_types import count, fraction
 from conch.base.command_line.say import say
 from conch.base.errors import ConchError, InvalidRequest
-from conch.measure.advise.planning.checkpoint import QUANTIZATIONS, Checkpoint, read_checkpoint
-from conch.measure.advise.planning.plan import (
+from conch.measure.advise.checkpoint import QUANTIZATIONS, Checkpoint, read_checkpoint
+from conch.measure.advise.engine_plan import (
     GIB,
     Gpus,
     Plan,

@@ -7,8 +7,8 @@ from math import ceil
 from conch.base.durations import duration_text
 from conch.base.errors import ConchError
 from conch.measure.advise.advice_facts import GIB, AdvisedFigure, Demand, Failure, FigureSource, GpuFacts, ModelFacts
-from conch.measure.advise.planning.checkpoint import Checkpoint, read_checkpoint
-from conch.measure.advise.planning.plan import Gpus, Split, Workload, plan
+from conch.measure.advise.checkpoint import Checkpoint, read_checkpoint
+from conch.measure.advise.engine_plan import Gpus, Split, Workload, plan
 
 UTILIZATION = 0.9  # vLLM's default
 # Families whose tokens pass only some of the weights, so that the time to read all of them is not a lower bound.

@@ -13,7 +13,7 @@ from conch.measure.advise.advice_facts import CONFIGURED_FORMS, AdvisedFigure, D
 from conch.measure.advise.configuration import write_repository
 from conch.measure.advise.rules import MEASURED, AdviceDecision, AdvisedBackend, Reason
 from conch.measure.tune.repository_client import ServerAccess, ServerUnreachable
-from conch.measure.tune.trials.meter import BenchMeter
+from conch.measure.tune.trials import BenchMeter
 from conch.measure.tune.tune_settings import TrialSettings
 
 _ONNX_BACKENDS = (AdvisedBackend.ONNXRUNTIME, AdvisedBackend.OPENVINO)

@@ -15,7 +15,7 @@ from conch.domain.files.onnx_file import NotOnnx, read_onnx
 from conch.domain.files.signature import TensorInfo
 from conch.domain.triton_messages import wire_datatype
 from conch.measure.advise.advice_facts import DeclaredTensors, Failure, ModelFacts, ModelForm
-from conch.measure.advise.planning.checkpoint import read_checkpoint
+from conch.measure.advise.checkpoint import read_checkpoint
 
 _FORMS = {
     ".gguf": ModelForm.GGUF,

@@ -11,7 +11,7 @@ from conch.base.command_line.flags import flag_field
 from conch.base.command_line.option_types import amount, count, fraction, natural, ratio
 from conch.base.durations import parse_duration
 from conch.base.errors import ConchError, InvalidRequest
-from conch.measure.bench.prepared_request import ScriptSource
+from conch.measure.bench.generator import ScriptSource
 
 DEFAULT_INPUT_DATA = "random"
 DEFAULT_DISTINCT = 16

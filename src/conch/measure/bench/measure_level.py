@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from conch.measure.bench.generator import LoadPlan, OpenLoop
+from conch.measure.bench.generator import LoadPlan, OpenLoop, ScriptSource
 from conch.measure.bench.load.process_load import ProcessLoad
 from conch.measure.bench.measurement import SERVER_LOST, ClientHealth, Level, Measurement, Note
 from conch.measure.bench.observers.observer import Sampling, ServerObserver
 from conch.measure.bench.plan import Interruption, MeasuringWindow, Precision
-from conch.measure.bench.prepared_request import ScriptSource
 from conch.measure.bench.records import RecordLog, RequestOutcome
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from conch.base.errors import InvalidRequest
 from conch.base.http.prometheus import ScrapeSettings
+from conch.measure.bench.generator import ScriptSource
 from conch.measure.bench.input_settings import DEFAULT_INPUT_DATA, DEFAULT_OUTPUT_TOKENS, PreparedInputs
 from conch.measure.bench.inputs.build import prepare_inputs, prepare_trace
 from conch.measure.bench.levels import FindMax, LoadLevel
@@ -12,7 +13,6 @@ from conch.measure.bench.observers.local_processes import LocalProcesses, is_loc
 from conch.measure.bench.observers.observer import ServerObserver
 from conch.measure.bench.observers.server_metrics import ServerMetrics
 from conch.measure.bench.plan import BenchPlan
-from conch.measure.bench.prepared_request import ScriptSource
 from conch.measure.bench.targets.target import BenchTarget
 
 if TYPE_CHECKING:

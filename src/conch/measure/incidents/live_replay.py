@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from conch.base.errors import InvalidRequest
 from conch.domain.events.log import EventLog
 from conch.domain.tensor import DATATYPES, Tensor, pack_bytes
-from conch.measure.bench.generator import Endpoint, LoadPlan
+from conch.measure.bench.generator import Endpoint, FixedRequests, LoadPlan, PreparedRequest
 from conch.measure.bench.input_settings import Amount, InputError, InputSettings
 from conch.measure.bench.inputs.language import LanguageInputs, RequestSize
 from conch.measure.bench.inputs.tensor_request import tensor_encoder
@@ -21,7 +21,6 @@ from conch.measure.bench.levels import Replay, window_for
 from conch.measure.bench.measure_level import measure_level
 from conch.measure.bench.measurement import Measurement
 from conch.measure.bench.plan import MeasuringWindow
-from conch.measure.bench.prepared_request import FixedRequests, PreparedRequest
 from conch.measure.bench.targets.discover import discover
 from conch.measure.bench.targets.target import BenchTarget, Protocol, TensorMetadata
 

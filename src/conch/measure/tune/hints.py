@@ -7,9 +7,9 @@ from conch.base.errors import ConchError
 from conch.domain.config.document import from_document
 from conch.domain.config.from_proto import to_model_config
 from conch.domain.events.log import EventLog
+from conch.measure.tune.deployment import SEPARATOR
 from conch.measure.tune.knobs import LOAD, Document
 from conch.measure.tune.space import Point, Space, Value
-from conch.measure.tune.trials.deployment import SEPARATOR
 from conch.measure.tune.tune_settings import TuneSettings
 from conch.measure.twin.forecast import Change, Forecast, Forecaster, Load
 from conch.measure.twin.learning import configured_instances, learn

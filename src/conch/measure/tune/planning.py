@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+from conch.measure.tune.deployment import SEPARATOR
 from conch.measure.tune.knobs import KNOBS, LOAD, Document, KnobError, current_settings, dimension, is_ensemble
 from conch.measure.tune.space import Dimension, Space, Value
-from conch.measure.tune.trials.deployment import SEPARATOR
 from conch.measure.tune.tune_settings import TrialSettings, TuneSettings
 
 MEASUREMENT_START_S = 0.3  # processes, connections, their end

@@ -10,6 +10,7 @@ from random import Random
 
 from conch.measure.bench.input_settings import DEFAULT_INPUT_DATA
 from conch.measure.bench.targets.server_api import server_name
+from conch.measure.tune.deployment import Deployment
 from conch.measure.tune.hints import HintSource, hints
 from conch.measure.tune.knobs import LOAD, Document, backend_of, composing_models
 from conch.measure.tune.outcome import (
@@ -27,12 +28,10 @@ from conch.measure.tune.outcome import (
 from conch.measure.tune.planning import FINALS_SHARE, current_point_settings, plan_space
 from conch.measure.tune.repository_client import RepositoryClient
 from conch.measure.tune.search import STRATEGIES, Proposal
+from conch.measure.tune.session import ModelSession
 from conch.measure.tune.space import Space, Value
-from conch.measure.tune.state.folder import StateFolder, Trial, TrialLog
-from conch.measure.tune.state.session import ModelSession
-from conch.measure.tune.trials.deployment import Deployment
-from conch.measure.tune.trials.meter import TrialMeter
-from conch.measure.tune.trials.runner import ServerGone, TrialRunner
+from conch.measure.tune.state_folder import StateFolder, Trial, TrialLog
+from conch.measure.tune.trials import ServerGone, TrialMeter, TrialRunner
 from conch.measure.tune.tune_settings import TuneSettings
 
 CURRENT = "current"

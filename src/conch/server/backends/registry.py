@@ -1,4 +1,6 @@
-"""Backend registry: `backend: "x"` is `backends/x/backend.py` or an installed package, imported on first use.
+"""Backend registry: `backend: "x"` is `backends/x.py`, `backends/x/backend.py` or an installed package.
+
+It is imported on first use.
 
 A package provides a backend by an entry point of the group `conch.backends`: `x = "package.module:Backend"`.
 """
@@ -12,6 +14,9 @@ from typing import Any
 from conch.base.errors import Code, ModelLoadError
 from conch.base.suggestion import closest
 from conch.server.backends.base import Backend
+from conch.server.backends.openvino.options import SETTINGS as OPENVINO
+from conch.server.backends.processes.sandbox import SETTINGS as SANDBOX
+from conch.server.backends.python.settings import SETTINGS as PYTHON
 
 ENTRY_POINTS = "conch.backends"
 
@@ -159,7 +164,8 @@ def _unknown(name: str) -> ModelLoadError:
 def _import_builtin(name: str) -> Any:
     package, extra = _REQUIREMENTS[name]
     try:
-        return import_module(f"conch.server.backends.{name}.backend")
+        module = import_module(f"conch.server.backends.{name}")
+        return import_module(f"{module.__name__}.backend") if hasattr(module, "__path__") else module
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != package:
             raise
@@ -189,3 +195,49 @@ def _origins(found: Sequence[EntryPoint]) -> str:
     return " and ".join(
         f"the package '{entry_point.dist.name}'" if entry_point.dist else "a package" for entry_point in found
     )
+
+
+# The settings of `--backend-config` by backend, to name those that have no effect.
+_BATCH = ("default-max-batch-size",)
+_ENGINE = ("env-path", "stub-timeout-seconds", *SANDBOX)
+_SETTINGS: dict[str, tuple[str, ...]] = {
+    "fil": _BATCH,
+    "identity": (),
+    "onnxruntime": (*_BATCH, "intra_op_thread_count", "inter_op_thread_count", "measure_threads"),
+    "openvino": (*_BATCH, *OPENVINO),
+    "openvino_genai": _ENGINE,
+    "python": (*PYTHON, *SANDBOX),
+    "pytorch": (*_BATCH, *PYTHON, *SANDBOX),
+    "scripted": _ENGINE,
+    "tensorrt": (),
+    "tensorrtllm": _ENGINE,
+    "vllm": _ENGINE,
+}
+_ENVIRONMENT = (
+    "the parameter EXECUTION_ENV_PATH in the config.pbtxt of a Python model names its environment; "
+    "env-path is a setting of engines"
+)
+
+
+def unknown_settings(settings: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield a notice for each setting (backend, key) that no built-in backend reads; Triton ignores those silently.
+
+    The backend "" stands for all. Settings of backends of other packages are unknown here, and pass.
+    """
+    every = sorted({key for keys in _SETTINGS.values() for key in keys})
+    for backend, key in dict.fromkeys(settings):
+        known = every if not backend else _SETTINGS.get(backend)
+        if known is None or key in known:
+            continue
+        flag = f"--backend-config={backend},{key}" if backend else f"--backend-config={key}"
+        owner = f"backend '{backend}' has no setting '{key}'" if backend else f"no backend has a setting '{key}'"
+        yield f"{flag} has no effect: {owner}{_remedy(backend, key, known)}"
+
+
+def _remedy(backend: str, key: str, known: Iterable[str]) -> str:
+    if key == "env-path" and backend in ("python", "pytorch"):
+        return f"; {_ENVIRONMENT}"
+    names = {name.lower().replace("_", "-"): name for name in known}
+    match = closest(key.lower().replace("_", "-"), names)
+    meant = f"; did you mean '{names[match]}'?" if match else ""
+    return f"{meant or ';'} it has: {', '.join(sorted(known))}" if names and backend else meant

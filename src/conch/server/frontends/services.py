@@ -11,8 +11,7 @@ from conch.protocols.http.message import HttpLimits
 from conch.protocols.http.metrics_page import MetricsPage
 from conch.protocols.http.router import Router
 from conch.protocols.http.server import HttpServer
-from conch.server.frontends.cloud.sagemaker import SageMakerHttp
-from conch.server.frontends.cloud.vertex_ai import VertexAiHttp
+from conch.server.frontends.cloud import SageMakerHttp, VertexAiHttp
 from conch.server.frontends.endpoints import HTTP_PORT, METRICS_PORT, OLLAMA_DELETE, OPENAI_PORT, Handlers
 from conch.server.frontends.grpc.server import GrpcFrontend
 from conch.server.frontends.parts import Parts

@@ -21,7 +21,7 @@ LATER = (
     "conch.measure.bench.bench_run",
     "conch.measure.bench.statistics",
     "conch.measure.bench.run_view",
-    "conch.measure.bench.live_view",
+    "conch.measure.bench.run_view",
     "conch.protocols",
     "conch.domain.tensor",
     "difflib",
@@ -89,6 +89,6 @@ def below(packages: tuple[str, ...], loaded: list[str]) -> list[str]:
 
 
 def test_the_load_begins_before_statistics_and_reports_are_imported() -> None:
-    script = "import sys, conch.measure.bench.bench_run, conch.measure.bench.live_view; print(*sys.modules)"
+    script = "import sys, conch.measure.bench.bench_run, conch.measure.bench.run_view; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert below(AFTER_THE_LOAD, loaded.stdout.split()) == []

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 from conch.domain.request import InferRequest
-from conch.measure.bench.generator import Endpoint, Transport
+from conch.measure.bench.generator import Endpoint, PreparedRequest, Script, Transport
 from conch.measure.bench.input_settings import InputSettings
 from conch.measure.bench.inputs.build import build_source
-from conch.measure.bench.prepared_request import PreparedRequest, Script
 from conch.measure.bench.targets.target import BenchTarget, Protocol, TargetModel, TensorMetadata
 from conch.protocols.v2_json.inference import decode_request, read_header_length
 

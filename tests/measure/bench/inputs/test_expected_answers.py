@@ -8,6 +8,7 @@ import pytest
 from conch.domain.request import InferResponse
 from conch.domain.tensor import Tensor
 from conch.domain.triton_messages import service_pb2
+from conch.measure.bench.generator import Answer
 from conch.measure.bench.inputs.expected_answers import (
     ExpectedEmbedding,
     ExpectedTensors,
@@ -15,7 +16,6 @@ from conch.measure.bench.inputs.expected_answers import (
     read_grpc_outputs,
     read_http_outputs,
 )
-from conch.measure.bench.prepared_request import Answer
 from conch.protocols.v2_json.inference import ALL_BINARY, OutputOptions, encode_response
 
 FLOATS = Tensor.from_numpy("OUT", np.array([1.0, -2.0, np.nan], np.float32))

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from conch.measure.bench.generator import Answer, Cancel, PreparedRequest
 from conch.measure.bench.input_settings import Amount, Cancellation, InputError, InputSettings, OpenAiRoute
 from conch.measure.bench.inputs.build import build_source, prepare_inputs, prepare_trace
 from conch.measure.bench.inputs.expected_answers import send_once
 from conch.measure.bench.inputs.language import RequestSize
-from conch.measure.bench.prepared_request import Answer, Cancel, PreparedRequest
 from conch.measure.bench.targets.discover import discover
 from conch.measure.bench.targets.http_probe import HttpProbe
 from conch.measure.bench.targets.single_request import send_alone

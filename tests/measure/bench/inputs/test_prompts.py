@@ -9,10 +9,9 @@ from itertools import chain, pairwise
 
 import pytest
 
-from conch.measure.bench.generator import ClosedLoop
+from conch.measure.bench.generator import ClosedLoop, PreparedRequest
 from conch.measure.bench.inputs.prompts import PromptWriter, UniqueWords
 from conch.measure.bench.inputs.vocabulary import TokenCounter, Vocabulary, assumed_vocabulary
-from conch.measure.bench.prepared_request import PreparedRequest
 from tests.measure.bench.load.running import plan, run
 from tests.measure.bench.load.servers import ANSWER, HEAD, read_request, serving
 

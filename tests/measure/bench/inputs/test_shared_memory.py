@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from conch.measure.bench.generator import ClosedLoop, LoadPlan
+from conch.measure.bench.generator import ClosedLoop, LoadPlan, ScriptSource
 from conch.measure.bench.input_settings import InputError, InputSettings
 from conch.measure.bench.inputs import shared_memory
 from conch.measure.bench.inputs.build import prepare_inputs
 from conch.measure.bench.inputs.shared_memory import SharedRegions, registrar, share_tensors
-from conch.measure.bench.prepared_request import ScriptSource
 from conch.measure.bench.records import RequestOutcome
 from conch.measure.bench.targets.discover import discover
 from conch.measure.bench.targets.target import BenchTarget, Protocol, TargetError

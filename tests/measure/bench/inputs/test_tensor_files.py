@@ -11,8 +11,8 @@ import pytest
 
 from conch.domain.request import SEQUENCE_END, SEQUENCE_START, InferRequest
 from conch.domain.tensor import NUMPY_DTYPES, unpack_bytes
+from conch.measure.bench.generator import Answer
 from conch.measure.bench.input_settings import Amount, InputError, InputSettings
-from conch.measure.bench.prepared_request import Answer
 from conch.measure.bench.targets.target import TensorMetadata
 from tests.measure.bench.inputs.making import decoded, fixed, model, script, target
 

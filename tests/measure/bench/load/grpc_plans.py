@@ -4,14 +4,19 @@ import dataclasses
 
 from tritonclient.grpc import service_pb2
 
-from conch.measure.bench.generator import ClosedLoop, Endpoint, LoadPlan, OpenLoop, Tls, Transport
-from conch.measure.bench.prepared_request import (
+from conch.measure.bench.generator import (
     Cancel,
+    ClosedLoop,
+    Endpoint,
     ExpectedAnswer,
     FixedRequests,
+    LoadPlan,
+    OpenLoop,
     PreparedRequest,
     ResponseKind,
     ScriptSource,
+    Tls,
+    Transport,
 )
 from tests.measure.bench.load.running import plan
 

@@ -7,10 +7,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conch.measure.bench.generator import ClosedLoop, Endpoint, LoadPlan, OpenLoop, Tls, Transport
+from conch.measure.bench.generator import (
+    ClosedLoop,
+    Endpoint,
+    FixedRequests,
+    LoadPlan,
+    OpenLoop,
+    PreparedRequest,
+    ScriptSource,
+    Tls,
+    Transport,
+)
 from conch.measure.bench.load.process_load import ProcessLoad
 from conch.measure.bench.measurement import ClientHealth
-from conch.measure.bench.prepared_request import FixedRequests, PreparedRequest, ScriptSource
 from conch.measure.bench.records import Chunks, Records, RequestOutcome
 from tests.measure.bench.load.servers import HEAD
 

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from conch.measure.bench.generator import ClosedLoop
+from conch.measure.bench.generator import ClosedLoop, PreparedRequest
 from conch.measure.bench.load.load_loop import CHUNK_ROW, RECORD_ROW
 from conch.measure.bench.load.process_load import ProcessLoad
-from conch.measure.bench.prepared_request import PreparedRequest
 from conch.measure.bench.records import CHUNK, RECORD, RequestOutcome
 from tests.measure.bench.load.running import plan, run
 from tests.measure.bench.load.servers import ANSWER, HEAD, answering, serving

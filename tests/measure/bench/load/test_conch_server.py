@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import trustme
 
-from conch.measure.bench.generator import ClosedLoop, OpenLoop, Tls
+from conch.measure.bench.generator import ClosedLoop, OpenLoop, PreparedRequest, Tls
 from conch.measure.bench.load.process_load import ProcessLoad, check_descriptors, processes_needed
-from conch.measure.bench.prepared_request import PreparedRequest
 from conch.measure.bench.records import RequestOutcome
 from tests.measure.bench.load.running import plan, run
 from tests.measure.bench.load.servers import ANSWER, Handler, answering, serving

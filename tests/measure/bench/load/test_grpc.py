@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from conch.measure.bench.generator import ClosedLoop
-from conch.measure.bench.prepared_request import PreparedRequest
+from conch.measure.bench.generator import ClosedLoop, PreparedRequest
 from conch.measure.bench.records import RequestOutcome
 from tests.measure.bench.load.grpc_peer import REASON, grpc_peer
 from tests.measure.bench.load.grpc_plans import grpc_plan, streamed, unary

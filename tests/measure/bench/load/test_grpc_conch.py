@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 from tritonclient.grpc import service_pb2
 
-from conch.measure.bench.generator import ClosedLoop
-from conch.measure.bench.prepared_request import (
+from conch.measure.bench.generator import (
     Answer,
+    ClosedLoop,
     ExpectedAnswer,
     PreparedRequest,
     ResponseKind,

@@ -10,8 +10,7 @@ import pytest
 import trustme
 from h2.settings import SettingCodes
 
-from conch.measure.bench.generator import ClosedLoop, Tls
-from conch.measure.bench.prepared_request import Cancel
+from conch.measure.bench.generator import Cancel, ClosedLoop, Tls
 from conch.measure.bench.records import RequestOutcome
 from conch.protocols.http2 import frames
 from tests.measure.bench.load.grpc_peer import grpc_peer

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.measure.bench.generator import Endpoint, Transport
+from conch.measure.bench.generator import Endpoint, PreparedRequest, Transport
 from conch.measure.bench.load.connection import (
     OPEN,
     EncodedRequest,
@@ -18,7 +18,6 @@ from conch.measure.bench.load.connection import (
 )
 from conch.measure.bench.load.grpc.connection import GrpcConnection, grpc_fields
 from conch.measure.bench.load.grpc.messages import StreamResponse, encode_grpc
-from conch.measure.bench.prepared_request import PreparedRequest
 from conch.protocols.http2 import frames
 from tests.measure.bench.load.grpc_plans import streamed, unary
 

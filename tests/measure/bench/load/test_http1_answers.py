@@ -7,8 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from conch.measure.bench.generator import ClosedLoop
-from conch.measure.bench.prepared_request import Answer, Cancel, ExpectedAnswer, PreparedRequest
+from conch.measure.bench.generator import Answer, Cancel, ClosedLoop, ExpectedAnswer, PreparedRequest
 from conch.measure.bench.records import RequestOutcome
 from tests.measure.bench.load.running import plan, run
 from tests.measure.bench.load.servers import ANSWER, HEAD, Handler, answering, read_request, serving

@@ -6,8 +6,7 @@ import time
 
 import numpy as np
 
-from conch.measure.bench.generator import OpenLoop
-from conch.measure.bench.prepared_request import Answer, PreparedRequest, Script, ScriptSource
+from conch.measure.bench.generator import Answer, OpenLoop, PreparedRequest, Script, ScriptSource
 from conch.measure.bench.records import RequestOutcome
 from tests.measure.bench.load.running import plan, run
 from tests.measure.bench.load.servers import ANSWER, HEAD, answering, read_request, serving

@@ -8,8 +8,7 @@ import numpy as np
 import orjson
 import pytest
 
-from conch.measure.bench.generator import ClosedLoop
-from conch.measure.bench.prepared_request import Answer, Cancel, ExpectedAnswer, PreparedRequest, ResponseKind
+from conch.measure.bench.generator import Answer, Cancel, ClosedLoop, ExpectedAnswer, PreparedRequest, ResponseKind
 from conch.measure.bench.records import RequestOutcome
 from tests.measure.bench.load.many_streams import many_streams
 from tests.measure.bench.load.running import Ran, plan, run

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from conch.domain.triton_messages import service_pb2
-from conch.measure.bench.generator import ClosedLoop
+from conch.measure.bench.generator import AnswerCheck, ClosedLoop, PreparedRequest, ResponseKind
 from conch.measure.bench.inputs.answer_check import GenerateAnswerCheck, GrpcAnswerCheck, HttpAnswerCheck
 from conch.measure.bench.load.connection import KnownAnswers
-from conch.measure.bench.prepared_request import AnswerCheck, PreparedRequest, ResponseKind
 from conch.measure.bench.records import RequestOutcome
 from conch.measure.bench.targets.target import TargetModel, TensorMetadata
 from tests.measure.bench.cli.bench_command import run_bench

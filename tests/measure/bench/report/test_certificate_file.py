@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from conch.base.errors import InvalidRequest
-from conch.measure.bench.commands.command import write_certificate
+from conch.measure.bench.command import write_certificate
 from conch.measure.bench.measurement import Estimate
 from conch.measure.bench.report.certificate import SCHEMA_VERSION, from_json, read_certificate, to_json
 from tests.measure.bench.report.samples import ab_certificate, certificate, hostile_certificate, s0_certificate
@@ -124,7 +124,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 FULL_DISK = """
 import errno, resource, sys
 from pathlib import Path
-from conch.measure.bench.commands.command import write_certificate
+from conch.measure.bench.command import write_certificate
 from tests.measure.bench.report.samples import ab_certificate
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

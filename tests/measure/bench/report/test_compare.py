@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conch.measure.bench.commands.command import write_certificate
-from conch.measure.bench.commands.compare import compare
+from conch.measure.bench.command import write_certificate
+from conch.measure.bench.compare import compare
 from conch.measure.bench.measurement import Estimate, Level, Note
 from conch.measure.bench.report.certificate import Certificate
 from conch.measure.bench.report.comparison import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conch.measure.bench.commands.command import write_certificate
+from conch.measure.bench.command import write_certificate
 from conch.measure.bench.measurement import Estimate
 from conch.measure.bench.report.certificate import Certificate, read_certificate
 from conch.measure.bench.report.html import to_html

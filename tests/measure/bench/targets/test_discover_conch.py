@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from conch.measure.bench.generator import PreparedRequest, ResponseKind
 from conch.measure.bench.input_settings import InputSettings
 from conch.measure.bench.inputs.build import build_source
-from conch.measure.bench.prepared_request import PreparedRequest, ResponseKind
 from conch.measure.bench.targets.discover import discover
 from conch.measure.bench.targets.http_probe import HttpAnswer, HttpProbe
 from conch.measure.bench.targets.single_request import send_alone

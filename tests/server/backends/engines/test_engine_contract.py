@@ -14,10 +14,10 @@ import pytest_asyncio
 from conch.base.errors import BackendError, Cancelled, ConfigError, InvalidRequest, ModelLoadError
 from conch.domain.generation import Usage
 from conch.domain.model_config import ModelConfig
-from conch.server.backends import progress
 from conch.server.backends.base import ModelSource
 from conch.server.backends.engines.base import Engine
 from conch.server.backends.engines.process_engine import ProcessEngine
+from conch.server.backends.processes import child_process
 from tests.server.backends.engines.driving import ask, begin, family, gone, running
 from tests.server.backends.engines.gguf_model import CONTEXT, write_gguf
 from tests.server.backends.engines.hf_model import write_hf
@@ -197,7 +197,7 @@ async def test_a_model_that_cannot_be_loaded_says_why(backend: str, tmp_path: Pa
 async def test_a_slow_load_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "REPORT_INTERVAL_S", 0.001)
+    monkeypatch.setattr(child_process, "REPORT_INTERVAL_S", 0.001)
     caplog.set_level("INFO", "conch.model")
     directory = tmp_path / "m" / "1"
     directory.mkdir(parents=True)

@@ -13,7 +13,7 @@ import pytest
 
 from conch.domain.tensor import Tensor
 from conch.server.backends.base import ModelSource
-from conch.server.backends.python import completed_processes
+from conch.server.backends.python import instance as instance_module
 from conch.server.backends.python.backend import PythonBackend
 from conch.server.backends.python.instance import PythonInstance
 from tests.server.backends.python.running import Runner, plan, source, write_model
@@ -125,7 +125,7 @@ async def test_a_process_that_has_died_is_not_taken(tmp_path: Path) -> None:
 
 
 async def test_a_process_without_an_instance_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completed_processes, "_KEPT_S", 0.1)
+    monkeypatch.setattr(instance_module, "_KEPT_S", 0.1)
     async with completed(tmp_path):
         (pid,) = imports(tmp_path)
         while psutil.pid_exists(pid):

@@ -11,7 +11,7 @@ import pytest
 
 from conch.base.errors import ConfigError, ModelLoadError
 from conch.domain.tensor import Tensor
-from conch.server.backends import progress
+from conch.server.backends.processes import child_process
 from conch.server.backends.python.backend import PythonBackend
 from conch.server.backends.python.settings import parse_settings
 from tests.server.backends.python.running import IDENTITY, TIMEOUT_S, Runner, plan, running, source, write_model
@@ -235,7 +235,7 @@ async def test_initialize_may_take_any_time_and_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert parse_settings({}).start_timeout_s is None
-    monkeypatch.setattr(progress, "REPORT_INTERVAL_S", 0.05)
+    monkeypatch.setattr(child_process, "REPORT_INTERVAL_S", 0.05)
     caplog.set_level(logging.INFO, "conch.model")
     write_model(tmp_path, WAITING_START)
     backend = PythonBackend()

@@ -9,7 +9,7 @@ import pytest
 from conch.base.errors import ConfigError
 from conch.domain.config.resolve import resolve
 from conch.domain.config.size_limits import MAX_CONFIG_BYTES
-from conch.server.backends.identity.backend import IdentityBackend
+from conch.server.backends.identity import IdentityBackend
 from conch.server.repository.override import Override
 from conch.server.repository.store import Repository
 

@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
+from conch.measure.tune import trials as trials_module
 from conch.measure.tune import tuner as tuner_module
 from conch.measure.tune.planning import BudgetTooShort, fit_to_budget, measurement_s
 from conch.measure.tune.repository_client import RepositoryClient
+from conch.measure.tune.session import ModelSession
 from conch.measure.tune.space import Value
-from conch.measure.tune.state.folder import StateFolder
-from conch.measure.tune.state.session import ModelSession
-from conch.measure.tune.trials import runner as runner_module
-from conch.measure.tune.trials.meter import TrialMeter, TrialReading
+from conch.measure.tune.state_folder import StateFolder
+from conch.measure.tune.trials import TrialMeter, TrialReading
 from conch.measure.tune.tune_settings import SearchSettings, TrialSettings, TuneSettings
 from conch.measure.tune.tuner import TuneContext, Tuner, TuneView
 
@@ -88,7 +88,7 @@ def test_a_run_ends_within_one_measurement_of_its_budget(
     budget_s: float, factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    for module in (tuner_module, runner_module):
+    for module in (tuner_module, trials_module):
         monkeypatch.setattr(module, "time", clock)
     settings = fit_to_budget(settings_of(budget_s)).settings
     meter = SimulatedMeter(clock, settings.trial, factor)

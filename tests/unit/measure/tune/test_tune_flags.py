@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.measure.tune.commands.command import tune
+from conch.measure.tune.command import tune
 from tests.measure.bench.targets.odd_servers import scripted
 
 

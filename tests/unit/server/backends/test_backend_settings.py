@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 import conch.server.backends
-from conch.server.backends.backend_settings import _SETTINGS, unknown_settings
-from conch.server.backends.registry import _REQUIREMENTS
+from conch.server.backends.registry import _REQUIREMENTS, _SETTINGS, unknown_settings
 
 
 @pytest.mark.parametrize(

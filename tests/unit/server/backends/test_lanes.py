@@ -1,6 +1,6 @@
 """Which batches run alone, and which beside others. Times are numbers; queued at 0 means not queued."""
 
-from conch.server.backends.lanes import Lanes
+from conch.server.backends.threaded import Lanes
 
 
 def after_one(lanes: Lanes, now: int, *, waited: float = 0.0) -> Lanes:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conch.base.errors import ModelLoadError
-from conch.server.backends.identity.backend import IdentityBackend
+from conch.server.backends.identity import IdentityBackend
 from conch.server.backends.registry import ineffective_settings, load_backend
 
 
@@ -33,7 +33,7 @@ def test_a_backend_of_this_server() -> None:
 
 def test_a_backend_of_a_package(site: Path) -> None:
     module = (
-        "from conch.server.backends.identity.backend import IdentityBackend\n"
+        "from conch.server.backends.identity import IdentityBackend\n"
         "class Mirror(IdentityBackend):\n    name = 'mirror'\n"
     )
     install(site, "mirrors", "mirror = mirrors:Mirror", module)

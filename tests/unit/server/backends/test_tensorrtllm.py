@@ -25,7 +25,7 @@ from conch.server.backends.child.conch_child.engine.tensorrtllm.sequences import
     merge_streams,
     stream_deltas,
 )
-from conch.server.backends.tensorrtllm.backend import TensorRtLlmBackend, refuse_parameters
+from conch.server.backends.tensorrtllm import TensorRtLlmBackend, refuse_parameters
 
 
 @dataclass

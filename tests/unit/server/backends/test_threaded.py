@@ -16,8 +16,7 @@ from conch.domain.request import InferRequest, InferResponse
 from conch.domain.tensor import Tensor
 from conch.server.backends.base import InstancePlan, ModelSource
 from conch.server.backends.batch import Batch
-from conch.server.backends.lanes import Lanes
-from conch.server.backends.threaded import Arrays, ThreadedInstance
+from conch.server.backends.threaded import Arrays, Lanes, ThreadedInstance
 
 CONFIG = ModelConfig("m", "x", "", 8, (TensorSpec("IN", "INT64", (1,)),), (TensorSpec("OUT", "INT64", (1,)),))
 

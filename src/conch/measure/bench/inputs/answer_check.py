@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from conch.domain.tensor import BYTES, NUMPY_DTYPES
-from conch.measure.bench.prepared_request import AnswerCheck
+from conch.measure.bench.generator import AnswerCheck
 from conch.measure.bench.targets.target import BenchTarget, Protocol, TargetModel
 
 _SHOWN_BYTES = 80

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import orjson
 
+from conch.measure.bench.generator import FixedRequests, PreparedRequest, ScriptSource
 from conch.measure.bench.input_settings import InputError, InputSettings, PreparedInputs
 from conch.measure.bench.inputs.sequences import (
     DEFAULT_LENGTH,
@@ -18,7 +19,6 @@ from conch.measure.bench.inputs.sequences import (
 )
 from conch.measure.bench.inputs.tensor_request import fixed_parameters, tensor_encoder
 from conch.measure.bench.inputs.tensors import InputRow, InputStreams, TensorGenerator, batches, input_forms
-from conch.measure.bench.prepared_request import FixedRequests, PreparedRequest, ScriptSource
 from conch.measure.bench.targets.target import BenchTarget, Protocol, TensorMetadata
 
 if TYPE_CHECKING:  # readers of files, and what makes prompts, are imported where they are needed

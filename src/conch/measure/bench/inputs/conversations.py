@@ -6,11 +6,11 @@ from typing import Any
 
 import orjson
 
+from conch.measure.bench.generator import Answer, PreparedRequest, Script, ScriptSource
 from conch.measure.bench.input_settings import OpenAiRoute
 from conch.measure.bench.inputs.openai_request import Message, OpenAiEncoder, user_message
 from conch.measure.bench.inputs.prompts import UniqueWords
 from conch.measure.bench.inputs.sequences import CancellationPattern
-from conch.measure.bench.prepared_request import Answer, PreparedRequest, Script, ScriptSource
 
 _OK = 200
 

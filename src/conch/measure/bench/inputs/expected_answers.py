@@ -9,11 +9,11 @@ import numpy as np
 import orjson
 
 from conch.domain.tensor import BYTES, NUMPY_DTYPES, Tensor, pack_bytes, unpack_bytes
+from conch.measure.bench.generator import Answer, ExpectedAnswer, PreparedRequest
 from conch.measure.bench.input_settings import InputError, InputSettings
 from conch.measure.bench.inputs.answer_check import leading_json
 from conch.measure.bench.inputs.conversations import answer_text
 from conch.measure.bench.inputs.sequences import SequenceSource
-from conch.measure.bench.prepared_request import Answer, ExpectedAnswer, PreparedRequest
 from conch.measure.bench.targets.single_request import send_alone
 from conch.measure.bench.targets.target import BenchTarget, Protocol, RequestFailure
 

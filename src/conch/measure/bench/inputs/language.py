@@ -8,6 +8,7 @@ import numpy as np
 import orjson
 
 from conch.domain.tensor import BYTES, NUMPY_DTYPES, Tensor, pack_bytes
+from conch.measure.bench.generator import FixedRequests, PreparedRequest, ResponseKind
 from conch.measure.bench.input_settings import (
     DEFAULT_OUTPUT_TOKENS,
     Amount,
@@ -30,7 +31,6 @@ from conch.measure.bench.inputs.vocabulary import (
     measured_vocabulary,
     openai_counter,
 )
-from conch.measure.bench.prepared_request import FixedRequests, PreparedRequest, ResponseKind
 from conch.measure.bench.targets.target import BenchTarget, Protocol, TargetError, TargetModel, TensorMetadata
 
 PROMPT_INPUT = "text_input"

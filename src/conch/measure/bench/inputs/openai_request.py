@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
+from conch.measure.bench.generator import ResponseKind
 from conch.measure.bench.input_settings import DEFAULT_OUTPUT_TOKENS, InputError, InputSettings, OpenAiRoute
 from conch.measure.bench.inputs.tensor_request import http_head
-from conch.measure.bench.prepared_request import ResponseKind
 from conch.measure.bench.targets.http_probe import HttpAnswer, HttpProbe
 from conch.measure.bench.targets.target import BenchTarget, ModelKind
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from conch.domain.tensor import Tensor
+from conch.measure.bench.generator import Answer, Cancel, ExpectedAnswer, PreparedRequest, Script, ScriptSource
 from conch.measure.bench.input_settings import Amount, Cancellation
 from conch.measure.bench.inputs.tensor_request import ParameterMap, TensorRequestEncoder
-from conch.measure.bench.prepared_request import Answer, Cancel, ExpectedAnswer, PreparedRequest, Script, ScriptSource
 
 # In turn, so that any share in percent is met.
 _MIN_REQUESTS = 200

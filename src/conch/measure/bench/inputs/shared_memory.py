@@ -21,8 +21,8 @@ import orjson
 
 from conch.base.process.process_stat import ProcessStat
 from conch.domain.tensor import ITEM_SIZES
+from conch.measure.bench.generator import FixedRequests, PreparedRequest, ScriptSource
 from conch.measure.bench.input_settings import InputError
-from conch.measure.bench.prepared_request import FixedRequests, PreparedRequest, ScriptSource
 from conch.measure.bench.targets.http_probe import HttpProbe
 from conch.measure.bench.targets.kserve_grpc import call
 from conch.measure.bench.targets.target import BenchTarget, Protocol, TargetError, TensorMetadata

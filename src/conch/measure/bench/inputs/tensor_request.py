@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 
 from conch.domain.tensor import Tensor
+from conch.measure.bench.generator import ResponseKind
 from conch.measure.bench.input_settings import InputError, InputSettings
-from conch.measure.bench.prepared_request import ResponseKind
 from conch.measure.bench.targets.server_api import model_path
 from conch.measure.bench.targets.target import BenchTarget, ModelKind, Protocol, TargetModel
 from conch.protocols.v2_json.data import write_exactly

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from time import monotonic_ns
 from typing import Final
 
-from conch.measure.bench.prepared_request import (
+from conch.measure.bench.generator import (
     Answer,
     AnswerCheck,
     ExpectedAnswer,

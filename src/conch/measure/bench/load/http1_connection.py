@@ -6,9 +6,9 @@ from typing import Final
 
 import httptools
 
+from conch.measure.bench.generator import PreparedRequest, ResponseKind
 from conch.measure.bench.load.connection import KnownAnswers, LoadConnection, LoadOwner, LoadRequest, Wire
 from conch.measure.bench.load.http1_responses import ResponseStream, new_stream, read_openai_answer
-from conch.measure.bench.prepared_request import PreparedRequest, ResponseKind
 from conch.measure.bench.records import RequestOutcome
 
 MAX_HEAD_BYTES: Final = 65_536

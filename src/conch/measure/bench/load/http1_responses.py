@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import orjson
 
+from conch.measure.bench.generator import ResponseKind
 from conch.measure.bench.load.connection import KnownAnswers, LoadOwner, LoadRequest
-from conch.measure.bench.prepared_request import ResponseKind
 from conch.measure.bench.records import RequestOutcome
 
 _OPENAI_STREAM: Final = int(ResponseKind.OPENAI_STREAM)

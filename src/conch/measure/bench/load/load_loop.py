@@ -11,6 +11,7 @@ from time import monotonic_ns
 from typing import Final
 
 from conch.base.pacing import backoff_s
+from conch.measure.bench.generator import Answer, Cancel, ScriptSource
 from conch.measure.bench.load.connection import (
     CLOSED,
     OPEN,
@@ -24,7 +25,6 @@ from conch.measure.bench.load.connection import (
 from conch.measure.bench.load.connection_factory import ConnectionFactory
 from conch.measure.bench.load.controller_link import ControllerLink
 from conch.measure.bench.load.delays import CpuWaits, LagHistogram
-from conch.measure.bench.prepared_request import Answer, Cancel, ScriptSource
 from conch.measure.bench.records import RequestOutcome
 
 UNLIMITED: Final = -1

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from conch.measure.bench.generator import Endpoint
-from conch.measure.bench.prepared_request import PreparedRequest
+from conch.measure.bench.generator import Endpoint, PreparedRequest
 from conch.measure.bench.targets.http_probe import TIMEOUT_S
 from conch.measure.bench.targets.server_api import (
     KeyNeeded,

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic_ns
 
-from conch.measure.bench.generator import Endpoint, Transport
+from conch.measure.bench.generator import Endpoint, PreparedRequest, Transport
 from conch.measure.bench.load.connection import OPEN, EncodedRequest, LoadConnection, LoadOwner, LoadRequest, LoadUser
 from conch.measure.bench.load.connection import Wire as PlainWire
 from conch.measure.bench.load.connection_factory import connection_fields, server_name
 from conch.measure.bench.load.http1_connection import Http1Connection, KnownAnswer, encode_http1
-from conch.measure.bench.prepared_request import PreparedRequest
 from conch.measure.bench.records import RequestOutcome
 from conch.measure.bench.targets.http_probe import TIMEOUT_S, client_context, refuse_connection
 from conch.measure.bench.targets.target import NotHttp2, RequestFailure

@@ -17,10 +17,10 @@ from conch.server.backends.base import ModelSource
 from conch.server.backends.engines.base import Engine
 from conch.server.backends.engines.engine_process import EngineProcess
 from conch.server.backends.engines.memory import EngineMemory, folder_size
+from conch.server.backends.processes.child_process import reported
 from conch.server.backends.processes.launch import ChildEnvironment, Launcher, Program
 from conch.server.backends.processes.sandbox import confined
 from conch.server.backends.processes.supervisor import ProcessSupervisor, SupervisedWorker
-from conch.server.backends.progress import reported
 from conch.server.backends.python.settings import stub_timeout_s
 
 _log = logging.getLogger(__name__)

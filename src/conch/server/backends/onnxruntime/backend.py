@@ -21,7 +21,6 @@ from conch.domain.model_config import ModelConfig
 from conch.domain.tensor import BYTES, NUMPY_DTYPES
 from conch.machine.cores import usable_cores
 from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource, report_threads
-from conch.server.backends.lanes import Lanes
 from conch.server.backends.model_file import model_path
 from conch.server.backends.native_options import checked_session_entry, library_path, thread_count
 from conch.server.backends.onnxruntime.accelerators import CPU, CUDA, choose
@@ -30,7 +29,7 @@ from conch.server.backends.openvino.options import accelerator_options
 from conch.server.backends.parameters import BOOLEANS, chosen, whole_number
 from conch.server.backends.signature import check_signature, completed
 from conch.server.backends.stacking import BF16_BITS
-from conch.server.backends.threaded import Arrays, ThreadedInstance
+from conch.server.backends.threaded import Arrays, Lanes, ThreadedInstance
 
 _log = getLogger(__name__)
 

@@ -12,14 +12,15 @@ import signal
 import socket
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from time import monotonic_ns
-from typing import Any
+from time import monotonic, monotonic_ns
+from typing import Any, TypeVar
 
 from conch.base.errors import Code, ModelLoadError
 from conch.base.logs import MODEL_LOGGER
+from conch.base.pacing import TokenBucket
 from conch.machine.cores import pin_process
 from conch.server.backends.child.conch_child.ipc.wire import (
     MAX_CHILD_HEADER_SIZE,
@@ -33,7 +34,6 @@ from conch.server.backends.child.conch_child.ipc.wire import (
     encode_to_child,
 )
 from conch.server.backends.processes.launch import Connection, Exit, Launcher, Process
-from conch.server.backends.processes.output_limit import OutputLimit
 from conch.server.backends.processes.untrusted import parse_message
 
 _log = logging.getLogger(MODEL_LOGGER)
@@ -468,3 +468,103 @@ class _Output(asyncio.Protocol):
 
     def _print(self, line: bytes) -> None:
         self._owner.printed(line.decode(errors="replace").rstrip("\r"), self._stream)
+
+
+# Of token buckets: the burst at once, and as much again each second.
+MAX_LINES_PER_S = 2000
+MAX_BYTES_PER_S = 2 << 20
+# Lines that are logged in one iteration of the loop: about one millisecond.
+_LINES_PER_TURN = 50
+_REPORT_INTERVAL_S = 5.0
+
+
+class OutputLimit:
+    """Logs the lines of one process by `log(level, text, source)`, and drops those beyond the limit.
+
+    Dropped lines are counted, and reported by `report` in intervals: the process is never blocked.
+    """
+
+    def __init__(self, log: Callable[[int, str, str], None], report: Callable[[str], None]) -> None:
+        self._log = log
+        self._report = report
+        self._lines = TokenBucket(MAX_LINES_PER_S, MAX_LINES_PER_S, monotonic())
+        self._bytes = TokenBucket(MAX_BYTES_PER_S, MAX_BYTES_PER_S, monotonic())
+        self._queue: deque[tuple[int, str, str]] = deque()
+        self._dropped_lines = self._dropped_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._turn = 0  # lines logged in this iteration of the loop
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether a line would be dropped."""
+        now = monotonic()
+        return self._lines.take(now, 0) < 1 or self._bytes.take(now, 0) < 0
+
+    def write(self, level: int, text: str, source: str) -> None:
+        """Log one line, now or in a later iteration of the loop, or drop it."""
+        if self.exhausted:
+            self.drop(1, len(text))
+            return
+        now = monotonic()
+        self._lines.take(now, 1)
+        self._bytes.take(now, len(text))
+        if self._queue or self._turn >= _LINES_PER_TURN:
+            self._queue.append((level, text, source))
+            return
+        if not self._turn:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        self._turn += 1
+        self._log(level, text, source)
+
+    def drop(self, lines: int, size: int) -> None:
+        """Count lines that are not logged."""
+        self._dropped_lines += lines
+        self._dropped_bytes += size
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_REPORT_INTERVAL_S, self._report_dropped)
+
+    def close(self) -> None:
+        """Log what waits, and report what was dropped: the process has exited."""
+        while self._queue:
+            self._log(*self._queue.popleft())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._report_dropped()
+
+    def _next_turn(self) -> None:
+        self._turn = 0
+        while self._queue and self._turn < _LINES_PER_TURN:
+            self._turn += 1
+            self._log(*self._queue.popleft())
+        if self._turn:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _report_dropped(self) -> None:
+        self._timer = None
+        lines, size = self._dropped_lines, self._dropped_bytes
+        self._dropped_lines = self._dropped_bytes = 0
+        self._report(
+            f"dropped {lines} lines ({size} bytes) of its output, which exceeds {MAX_LINES_PER_S} lines or "
+            f"{MAX_BYTES_PER_S >> 20} MiB per second"
+        )
+
+
+REPORT_INTERVAL_S = 10.0
+
+T = TypeVar("T")
+
+
+async def reported(instance: str, what: str, work: Awaitable[T]) -> T:
+    """Await `work`; until it is done, log `what` and the elapsed time every 10 s for `instance`."""
+    reports = asyncio.get_running_loop().create_task(_report(instance, what))
+    try:
+        return await work
+    finally:
+        reports.cancel()
+
+
+async def _report(instance: str, what: str) -> None:
+    began = monotonic()
+    while True:
+        await asyncio.sleep(REPORT_INTERVAL_S)
+        _log.info("%s after %.0f s", what, monotonic() - began, extra={"instance": instance})

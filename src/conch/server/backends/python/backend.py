@@ -24,12 +24,11 @@ import orjson
 from conch.base.errors import ModelLoadError
 from conch.server.backends.base import Backend, Instance, InstancePlan, ModelSource
 from conch.server.backends.bls import ModelCalls
+from conch.server.backends.processes.child_process import reported
 from conch.server.backends.processes.fork_server import ForkServer
-from conch.server.backends.progress import reported
-from conch.server.backends.python.completed_processes import CompletedProcesses
 from conch.server.backends.python.custom_metrics import InstanceMetrics, total
 from conch.server.backends.python.environment import PARAMETER, Environments
-from conch.server.backends.python.instance import PythonInstance
+from conch.server.backends.python.instance import CompletedProcesses, PythonInstance
 from conch.server.backends.python.model_code import DEFAULT_FILENAME, Adapter, code_path
 from conch.server.backends.python.model_process import ModelProcess
 from conch.server.backends.python.settings import PythonSettings, parse_settings

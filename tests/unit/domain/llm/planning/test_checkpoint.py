@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conch.base.errors import InvalidRequest
-from conch.measure.advise.planning.checkpoint import read_checkpoint
+from conch.measure.advise.checkpoint import read_checkpoint
 from tests.unit.domain.llm.planning.configs import LLAMA_3_8B, QWEN_05B
 
 _PARAMETERS = 494_032_768

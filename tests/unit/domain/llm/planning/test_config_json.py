@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.base.errors import InvalidRequest
-from conch.measure.advise.planning.checkpoint import Checkpoint
-from conch.measure.advise.planning.config_json import read_shape
-from conch.measure.advise.planning.plan import GIB, Gpus, Workload, plan
+from conch.measure.advise.checkpoint import Checkpoint
+from conch.measure.advise.config_json import read_shape
+from conch.measure.advise.engine_plan import GIB, Gpus, Workload, plan
 from tests.unit.domain.llm.planning.configs import KNOWN, LLAMA_3_8B, MIXTRAL_8X7B
 
 

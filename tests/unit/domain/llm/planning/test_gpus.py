@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conch.base.errors import InvalidRequest
-from conch.measure.advise.planning.plan import GIB, Gpus, parse_gpus
+from conch.measure.advise.engine_plan import GIB, Gpus, parse_gpus
 from tests.machine.accelerators.nvml import A100, H100, compile_library, machine_with
 
 
@@ -29,7 +29,7 @@ def test_other_words_are_refused(text: str) -> None:
 def detected(library: Path, folder: Path, *gpus: str) -> str:
     """What `detect_gpus` returns or raises on a machine with these GPUs."""
     code = (
-        "from conch.base.errors import InvalidRequest\nfrom conch.measure.advise.planning.plan import detect_gpus\n"
+        "from conch.base.errors import InvalidRequest\nfrom conch.measure.advise.engine_plan import detect_gpus\n"
         "try: print(repr(detect_gpus()))\nexcept InvalidRequest as error: print(error.message)"
     )
     hidden = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}

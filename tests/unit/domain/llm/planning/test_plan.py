@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from conch.measure.advise.planning.checkpoint import Checkpoint, read_checkpoint
-from conch.measure.advise.planning.plan import GIB, Gpus, Plan, Split, Workload, plan
+from conch.measure.advise.checkpoint import Checkpoint, read_checkpoint
+from conch.measure.advise.engine_plan import GIB, Gpus, Plan, Split, Workload, plan
 from tests.unit.domain.llm.planning.configs import GEMMA_2B, KNOWN, LLAMA_3_8B, LLAMA_3_70B, MIXTRAL_8X7B, QWEN_05B
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from conch.base.command_line.flags import declared_flags
 from conch.base.errors import InvalidRequest
-from conch.measure.bench.commands.command import read_plan
-from conch.measure.bench.commands.perf_analyzer import FLAGS, Treatment, help_text, table, translate
+from conch.measure.bench.command import read_plan
+from conch.measure.bench.perf_analyzer import FLAGS, Treatment, help_text, table, translate
 from conch.measure.bench.plan import BenchPlan
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.measure.bench.commands.command import bench
+from conch.measure.bench.command import bench
 
 NOWHERE = "127.0.0.1:1"  # asking it would fail with another message
 

@@ -15,11 +15,10 @@ from conch.measure.tune.outcome import (
     pareto_front,
     to_json,
 )
-from conch.measure.tune.report.page import page
-from conch.measure.tune.report.terminal import print_outcome
-from conch.measure.tune.report.wording import gain_text, verdict
+from conch.measure.tune.report import page, print_outcome
 from conch.measure.tune.space import Dimension, Space
-from conch.measure.tune.state.folder import Trial
+from conch.measure.tune.state_folder import Trial
+from conch.measure.tune.wording import gain_text, verdict
 
 SPACE = Space((Dimension("load", (1, 8)), Dimension("instances", (1, 2))))
 

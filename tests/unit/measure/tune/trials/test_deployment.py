@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from conch.measure.tune.deployment import Deployment
 from conch.measure.tune.repository_client import RepositoryClient, ServerAccess, ServerRefusal
-from conch.measure.tune.trials.deployment import Deployment
 
 
 class RecordedLoads(RepositoryClient):

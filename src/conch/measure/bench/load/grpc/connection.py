@@ -9,7 +9,7 @@ from collections import deque
 from time import monotonic_ns
 from typing import Final
 
-from conch.measure.bench.generator import Endpoint
+from conch.measure.bench.generator import Endpoint, ResponseKind
 from conch.measure.bench.load.connection import OPEN, KnownAnswers, LoadOwner, LoadRequest, Wire
 from conch.measure.bench.load.grpc.http2_client import Http2ClientConnection
 from conch.measure.bench.load.grpc.http2_stream import ClientStream, GrpcHead
@@ -22,7 +22,6 @@ from conch.measure.bench.load.grpc.messages import (
     reset_outcome,
     with_id,
 )
-from conch.measure.bench.prepared_request import ResponseKind
 from conch.measure.bench.records import RequestOutcome
 from conch.protocols.http2.frames import ErrorCode, error_name
 

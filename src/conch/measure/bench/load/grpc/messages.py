@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from conch.measure.bench.prepared_request import PreparedRequest, ResponseKind
+from conch.measure.bench.generator import PreparedRequest, ResponseKind
 from conch.measure.bench.records import RequestOutcome
 from conch.protocols.http2.frames import ErrorCode
 

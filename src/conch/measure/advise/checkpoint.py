@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.base.errors import InvalidRequest
-from conch.measure.advise.planning.config_json import Shape, read_shape
+from conch.measure.advise.config_json import Shape, read_shape
 
 _INDEX = "model.safetensors.index.json"
 _MAX_HEADER_BYTES = 100_000_000  # by the format

@@ -12,21 +12,20 @@ from conch.base.command_line.files import write_text
 from conch.base.command_line.say import say
 from conch.base.control_characters import printable
 from conch.machine.cores import usable_cores
-from conch.measure.tune.commands.flags import TuneFlags
 from conch.measure.tune.knobs import LOAD
 from conch.measure.tune.objective import Goal
 from conch.measure.tune.planning import fit_to_budget
-from conch.measure.tune.report.wording import figure_text, settings_text, value_text
 from conch.measure.tune.repository_client import RepositoryClient
+from conch.measure.tune.session import ModelSession
 from conch.measure.tune.space import Value
-from conch.measure.tune.state.folder import StateFolder, Trial
-from conch.measure.tune.state.session import ModelSession
-from conch.measure.tune.tune_settings import TuneSettings
+from conch.measure.tune.state_folder import StateFolder, Trial
+from conch.measure.tune.tune_settings import TuneFlags, TuneSettings
 from conch.measure.tune.tuner import TuneContext, Tuner, TuneView
+from conch.measure.tune.wording import figure_text, settings_text, value_text
 
 if TYPE_CHECKING:
+    from conch.measure.tune.applied import FileChange
     from conch.measure.tune.outcome import TuneOutcome
-    from conch.measure.tune.state.applied import FileChange
 
 
 _MAX_FIGURES = 4
@@ -133,7 +132,7 @@ def run(flags: TuneFlags, settings: TuneSettings) -> int:
     Raises BudgetTooShort, KnobError, TuneError and TuningInProgress before the first trial, ServerRefusal,
     ServerUnreachable, OSError.
     """
-    from conch.measure.tune.trials.meter import BenchMeter, trial_observers
+    from conch.measure.tune.trials import BenchMeter, trial_observers
 
     plan = fit_to_budget(settings)
     settings = plan.settings
@@ -183,8 +182,8 @@ def _file_changes(
     flags: TuneFlags, tuner: Tuner, settings: Mapping[str, Value], model: str
 ) -> list[tuple[str, "FileChange"]]:
     """Return the files of the local repository that settings change, each with its model."""
-    from conch.measure.tune.state.applied import FileChange, file_change
-    from conch.measure.tune.trials.deployment import split_settings
+    from conch.measure.tune.applied import FileChange, file_change
+    from conch.measure.tune.deployment import split_settings
 
     found = []
     assert flags.repository is not None
@@ -197,8 +196,8 @@ def _file_changes(
 
 def _with_differences(flags: TuneFlags, tuner: Tuner, outcome: "TuneOutcome") -> "TuneOutcome":
     """Return the outcome with the differences of the files that the winner changes."""
-    from conch.measure.tune.state.applied import fields_difference, file_difference
-    from conch.measure.tune.trials.deployment import split_settings
+    from conch.measure.tune.applied import fields_difference, file_difference
+    from conch.measure.tune.deployment import split_settings
 
     finalist = outcome.finalist(outcome.winner or "")
     if finalist is None:
@@ -226,8 +225,8 @@ def _apply(
 
     Raises ServerRefusal, ServerUnreachable, OSError; then the models are restored.
     """
-    from conch.measure.tune.state.applied import apply_to_repository, apply_to_server
-    from conch.measure.tune.state.saved_state import SavedModel
+    from conch.measure.tune.applied import apply_to_repository, apply_to_server
+    from conch.measure.tune.saved_state import SavedModel
 
     finalist = outcome.finalist(outcome.winner or "")
     if finalist is None or not outcome.diffs:
@@ -252,8 +251,7 @@ def _report(flags: TuneFlags, outcome: "TuneOutcome") -> None:
     from rich.console import Console
 
     from conch.measure.tune.outcome import to_json
-    from conch.measure.tune.report.page import page
-    from conch.measure.tune.report.terminal import print_outcome
+    from conch.measure.tune.report import page, print_outcome
 
     print_outcome(outcome, Console(width=None if sys.stdout.isatty() else 160, highlight=False))
     if flags.json is not None:

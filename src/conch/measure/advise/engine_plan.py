@@ -15,8 +15,8 @@ from typing import Any
 from conch.base.errors import InvalidRequest
 from conch.machine.accelerators.gpus import visible_gpus
 from conch.machine.accelerators.vendors.nvml import NvmlFault, installed_gpus
-from conch.measure.advise.planning.checkpoint import Checkpoint
-from conch.measure.advise.planning.config_json import ParameterCount
+from conch.measure.advise.checkpoint import Checkpoint
+from conch.measure.advise.config_json import ParameterCount
 
 GIB = 1 << 30
 _UNITS = {"gib": GIB, "gb": 10**9, "mib": 1 << 20, "mb": 10**6}

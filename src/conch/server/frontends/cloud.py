@@ -1,9 +1,7 @@
-"""The port of Amazon SageMaker: `/ping`, `/invocations`, and `/models` of endpoints with several models.
+"""The ports of hosting platforms: Amazon SageMaker and Google's Vertex AI.
 
-An endpoint with several models loads and unloads them by requests, each from a folder into which SageMaker has unpacked
-an archive. SageMaker identifies a model by a hash, and the model is served under the name of the archive, which
-requests have in a header. Folders are accepted below the local model repositories and below `/opt/ml/models`, where
-SageMaker unpacks archives.
+Platforms forward a body and its content type, but no path and no other headers. The size of the JSON part of a body
+with binary data is therefore a parameter of the content type.
 """
 
 import asyncio
@@ -17,13 +15,13 @@ from conch.base.errors import Code, ConchError, ConfigError, InvalidRequest
 from conch.domain.files.model_folder import is_model_name
 from conch.protocols.http.errors import JSON, V2, send_error, send_refusal
 from conch.protocols.http.long_replies import ReplyTasks
-from conch.protocols.http.message import HttpRefusal, HttpRequest
+from conch.protocols.http.message import HttpRefusal, HttpRequest, content_type
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.http.router import Router
 from conch.protocols.json_document import parse, shown, text
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
+from conch.server.core.inference import Inference
 from conch.server.core.loading.model_manager import ModelManager
-from conch.server.frontends.cloud.platform_request import refused, translated
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.v2_http.infer import ReplyForm
 from conch.server.repository.model_dir import ModelDirRoot
@@ -31,7 +29,40 @@ from conch.server.repository.model_kinds import is_model_folder
 from conch.server.repository.model_location import Root
 from conch.server.repository.roots import LocalRoot
 
-_BINARY = b"application/vnd.sagemaker-triton.binary+json;json-header-size="
+_TEXT = content_type(b"text/plain")
+_CONTENT_TYPE = b"content-type"
+_LENGTH = b"inference-header-content-length"
+# As C's atoi reads a number, as Triton does; a text without digits is 0.
+_NUMBER = re.compile(rb"\s*([+-]?\d{1,10})")
+
+
+def refused(status: int) -> HttpRefusal:
+    """Return a refusal without a body, as Triton sends on these ports."""
+    return HttpRefusal(status, "", _TEXT, b"")
+
+
+def translated(request: HttpRequest, method: bytes, path: str, binary_type: bytes) -> HttpRequest:
+    """Return the request to the HTTP port's path, with the header of the JSON part's size if the type has it.
+
+    Raises HttpRefusal for a content type that only contains `binary_type`.
+    """
+    headers = {name: value for name, value in request.headers.items() if name != _LENGTH}
+    given = headers.get(_CONTENT_TYPE, b"")
+    if given.startswith(binary_type):
+        number = _NUMBER.match(given, len(binary_type))
+        headers[_LENGTH] = number[1] if number else b"0"
+    elif binary_type in given:
+        shown, expected = given.decode("latin-1"), binary_type.decode()
+        raise HttpRefusal(400, f"expect MIME type for binary data starts with '{expected}', got: {shown}")
+    fields = [field for field in request.fields if field[0].lower() != _LENGTH]
+    copy = HttpRequest(method, path, fields, headers)
+    copy.body = request.body
+    copy.keep_alive = request.keep_alive
+    copy.old_version = request.old_version
+    return copy
+
+
+_SAGEMAKER_BINARY = b"application/vnd.sagemaker-triton.binary+json;json-header-size="
 _TARGET = b"x-amzn-sagemaker-target-model"
 _PLACE = "/opt/ml/models"
 _MODELS = re.compile(r"/models/?([^/]*)(/invoke)?")
@@ -53,9 +84,15 @@ class _Hosted(NamedTuple):
 
 
 class SageMakerHttp:
-    """Handler of the port of SageMaker."""
+    """The port of Amazon SageMaker: `/ping`, `/invocations`, and `/models` of endpoints with several models.
 
-    form = ReplyForm(_BINARY, _STATUSES)
+    An endpoint with several models loads and unloads them by requests, each from a folder into which SageMaker has
+    unpacked an archive. SageMaker identifies a model by a hash, and the model is served under the name of the archive,
+    which requests have in a header. Folders are accepted below the local model repositories and below `/opt/ml/models`,
+    where SageMaker unpacks archives.
+    """
+
+    form = ReplyForm(_SAGEMAKER_BINARY, _STATUSES)
 
     def __init__(self, parts: Parts, v2: Router) -> None:
         """Create the handler. `v2` answers translated requests; its inference replies have `form`."""
@@ -108,7 +145,7 @@ class SageMakerHttp:
     def _translated(self, request: HttpRequest) -> HttpRequest | None:
         """Return the request to the HTTP port, None for one that manages models. Raises HttpRefusal."""
         if request.path == "/ping":
-            return translated(request, request.method, self._ping, _BINARY)
+            return translated(request, request.method, self._ping, _SAGEMAKER_BINARY)
         if request.path == "/invocations":
             return self._inference_request(request, self._model or self._only_model(request), self._inference)
         name, action = _model_path(request.path)
@@ -122,7 +159,7 @@ class SageMakerHttp:
         return None
 
     def _inference_request(self, request: HttpRequest, model: str, action: str) -> HttpRequest:
-        return translated(request, request.method, f"/v2/models/{model}/{action}", _BINARY)
+        return translated(request, request.method, f"/v2/models/{model}/{action}", _SAGEMAKER_BINARY)
 
     def _only_model(self, request: HttpRequest) -> str:
         """Return the only model. Raises HttpRefusal if there are several, or none."""
@@ -251,3 +288,92 @@ def _is_ensemble(config: Path) -> bool:
         return False
     with config.open("rb") as file:
         return _ENSEMBLE.search(file.read(_MAX_CONFIG_BYTES)) is not None
+
+
+_VERTEX_BINARY = b"application/vnd.vertex-ai-triton.binary+json;json-header-size="
+_REDIRECT = b"x-vertex-ai-triton-redirect"
+_METRICS = "/metrics"
+# What is not reachable by a redirect, as in Triton: settings of the server.
+_WITHHELD = ("trace", "logging", "limits", "debug")
+
+
+class VertexAiHttp:
+    """The port of Vertex AI: a path for health and one for all else, with names that the platform sets.
+
+    Requests go to the default model, or, with the header `X-Vertex-Ai-Triton-Redirect`, to the path of the HTTP port
+    that it names. `v2` and `metrics` answer translated requests: those of the other ports.
+    """
+
+    def __init__(self, parts: Parts, v2: Router, metrics: Router) -> None:
+        """Create the handler. Raises ConfigError if the platform's variables are missing."""
+        variables = dict(parts.options.platform_variables)
+        for name in ("AIP_PREDICT_ROUTE", "AIP_HEALTH_ROUTE"):
+            if not variables.get(name):
+                raise ConfigError(f"{name} is not defined for Vertex AI endpoint; Vertex AI sets this variable")
+        self._predict, self._health = variables["AIP_PREDICT_ROUTE"], variables["AIP_HEALTH_ROUTE"]
+        self._default_model = parts.options.vertex_ai_default_model
+        self._inference: Inference = parts.inference
+        self._access = parts.http_access
+        self._v2 = v2
+        self._metrics = metrics
+
+    def body_limit(self, request: HttpRequest) -> int:
+        """Return how large the body of this request may be, in bytes."""
+        handler, inner = self._routed(request)
+        return handler.body_limit(inner)
+
+    def refusal(self, request: HttpRequest) -> HttpRefusal | None:
+        """Return why a request is refused whatever its body is; None if that depends on the body."""
+        try:
+            handler, inner = self._routed(request)
+        except HttpRefusal as refusal:
+            return refusal
+        return handler.refusal(inner)
+
+    def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer one request."""
+        try:
+            handler, inner = self._routed(request)
+        except HttpRefusal as refusal:
+            send_refusal(reply, refusal)
+        else:
+            handler(inner, reply)
+
+    def _routed(self, request: HttpRequest) -> tuple[Router, HttpRequest]:
+        """Return the handler and the request that it gets. Raises HttpRefusal."""
+        if request.path == self._health:
+            return self._v2, translated(request, request.method, "/v2/health/ready", _VERTEX_BINARY)
+        if request.path != self._predict:
+            raise refused(400)
+        redirect = request.headers.get(_REDIRECT)
+        if redirect is None:
+            path = f"/v2/models/{self._model(request)}/infer"
+            return self._v2, translated(
+                request, request.method, f"/v2/models/{self._model(request)}/infer", _VERTEX_BINARY
+            )
+        if request.method != b"POST":
+            raise refused(405)
+        path = "/" + redirect.decode("latin-1")
+        if path == _METRICS:
+            return self._metrics, translated(request, b"GET", path, _VERTEX_BINARY)
+        served = self._v2.served(path)
+        if not path.startswith("/v2") or not served or served[0].category in _WITHHELD:
+            raise refused(400)
+        methods = [method for route in served for method in route.methods]
+        return self._v2, translated(request, b"POST" if b"POST" in methods else b"GET", path, _VERTEX_BINARY)
+
+    def _model(self, request: HttpRequest) -> str:
+        """Return the default model. Raises HttpRefusal if none is chosen."""
+        if self._default_model:
+            return self._default_model
+        names = {model.config.name for model in self._inference.models()}
+        if len(names) != 1:
+            denied = self._access.denied_http("inference", request)  # without a key, the number of models is unknown
+            if denied is not None:
+                raise V2.denied(request, denied)
+            raise HttpRefusal(
+                400,
+                "Expect the model repository contains only a single model if default model is not specified; "
+                "--vertex-ai-default-model names it",
+            )
+        return names.pop()

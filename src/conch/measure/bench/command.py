@@ -17,8 +17,8 @@ from conch.base.command_line.flags import settings_of
 from conch.base.command_line.say import say
 from conch.base.command_line.wait_for_model import wait_for_model
 from conch.base.errors import ConchError, InvalidRequest
-from conch.measure.bench.commands.perf_analyzer import help_text, translate
 from conch.measure.bench.levels import levels_of, trace_of
+from conch.measure.bench.perf_analyzer import help_text, translate
 from conch.measure.bench.plan import GROUPS, BenchPlan, Interruption
 from conch.measure.bench.targets.discover import discover
 from conch.measure.bench.targets.target import BenchTarget, Protocol
@@ -166,7 +166,7 @@ def _find(plan: BenchPlan, url: str | None, model: str | None) -> BenchTarget:
 
 
 def _compare(arguments: Sequence[str]) -> int:
-    return int(import_module("conch.measure.bench.commands.compare").compare(arguments))
+    return int(import_module("conch.measure.bench.compare").compare(arguments))
 
 
 def _measure(run: "PreparedRun") -> int:
@@ -275,7 +275,7 @@ def _view(run: "PreparedRun") -> "RunView":
         return RunView()
     if run.plan.plain or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         return PlainView()
-    from conch.measure.bench.live_view import LiveView
+    from conch.measure.bench.run_view import LiveView
 
     target = run.side.target
     return LiveView(f"{target.model.name} · {target.url} · {target.protocol.value}")

@@ -1,1 +1,0 @@
-"""`conch bench`: measure a server."""

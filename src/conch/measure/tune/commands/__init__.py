@@ -1,1 +1,0 @@
-"""`conch tune`: choose the configuration of a model by measuring."""

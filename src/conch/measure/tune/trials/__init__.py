@@ -1,1 +1,0 @@
-"""Trials on a running server: load a configuration, measure, record."""

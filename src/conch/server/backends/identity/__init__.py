@@ -1,1 +1,0 @@
-"""A backend that returns its inputs, for tests and for trying clients."""

@@ -1,1 +1,0 @@
-"""Language models and sentence encoders through OpenVINO GenAI."""

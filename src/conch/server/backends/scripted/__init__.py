@@ -1,1 +1,0 @@
-"""An engine with scripted output, for tests and for trying clients."""

@@ -1,1 +1,0 @@
-"""Language models through TensorRT-LLM."""

@@ -1,1 +1,0 @@
-"""The ports of hosting platforms: Amazon SageMaker and Google's Vertex AI."""

@@ -86,6 +86,38 @@ def test_a_stand_in_answers_every_request(bundle: Path, capsys: pytest.CaptureFi
     _assert_answered(found)
 
 
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of a model with two instances and a delay, whose executions take from 20 to 150 ms."""
+    random = np.random.default_rng(3)
+    times = 10**9 + np.cumsum(random.exponential(14 * MS, REQUESTS)).astype(int)
+    model = SimulatedModel(
+        instances=2,
+        rules=BatchRules(4, frozenset({4}), 5000 * US, single=False, largest_preferred=4),
+        compute=lambda _start, _batch: int(random.uniform(20, 150)) * MS,
+    )
+    rows = serve(model, [Arrival(int(at)) for at in times])
+    for row in rows.tables["requests"]:
+        row["shape"] = "INPUT0 FP32 [1,2]"
+    config = {
+        **CONFIG,
+        "instance_group": [{"count": 2, "kind": "KIND_CPU"}],
+        "dynamic_batching": {"max_queue_delay_microseconds": 5000},
+    }
+    log = rows.log(server={"models": {"detector": config}, "cores": 2})
+    path = tmp_path_factory.mktemp("uneven") / "x.conch.tar.zst"
+    path.write_bytes(Bundle({"id": "x"}, (log,), models={"detector/1": {"config": config}}).to_bytes())
+    return path
+
+
+def test_stand_ins_of_the_recorded_world_form_its_batches(uneven: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Executions end when the recorded ones did, also where the processes of the test were late before. With durations
+    # that are drawn by batch size, an eighth of the batches is the same.
+    found = replayed(capsys, uneven, "--on", "stand-in")
+    _assert_answered(found)
+    assert found["equal_batches"] > 0.5
+
+
 def test_a_repository_answers_every_request(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tensors = f"input [{tensor('INPUT0', 'FP32', 2)}] output [{tensor('OUTPUT0', 'FP32', 2)}]"
     write_config(tmp_path, "detector", f'backend: "identity" max_batch_size: 4 {tensors}')

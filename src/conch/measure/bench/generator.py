@@ -241,3 +241,4 @@ class LoadPlan:
     check: AnswerCheck | None = None  # of answers; None: any answer of status 200 is right
     has_tokens: bool = True  # whether answers are of a language model; else a stream has responses
     processes: int | None = None  # None: as many as the load needs, at most one for each core
+    on_start: Callable[[int], None] | None = None  # gets when the load begins (ns of CLOCK_MONOTONIC), just before that

@@ -2,8 +2,9 @@
 
 import secrets
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,10 @@ from conch.measure.bench.measurement import Measurement
 from conch.measure.bench.plan import MeasuringWindow
 from conch.measure.bench.targets.discover import discover
 from conch.measure.bench.targets.target import BenchTarget, Protocol, TensorMetadata
+from conch.measure.incidents.arrival_margins import with_margins
 
 _TIMEOUT_S = 300.0
+_NO_ID = "0" * 20  # has the length of every number
 _ID_BITS = 30  # of correlation ids, which may be 32-bit integers in a model
 
 
@@ -60,18 +63,31 @@ class LiveReplay:
     """
 
     def __init__(
-        self, url: str, log: EventLog, models: Sequence[str], speed: float, kept: Sequence[Mapping[str, Any]] = ()
+        self,
+        url: str,
+        log: EventLog,
+        models: Sequence[str],
+        speed: float,
+        kept: Sequence[Mapping[str, Any]] = (),
+        *,
+        for_stand_ins: bool = False,
     ) -> None:
         """Ask the server for its models, and language models a few requests more.
 
+        `for_stand_ins` of the recorded world gives requests their recorded numbers as ids, and moves them a little away
+        from the times at which recorded batches were formed.
         Raises InvalidRequest, TargetError, ConnectionError.
         """
         rows = arrivals_of(log, models)
+        times = with_margins(log, rows) if for_stand_ins else rows["received"]
+        order = np.argsort(times, kind="stable")
+        rows, times = rows[order], times[order]
         whole = {int(request["number"]): tensors for request in kept if (tensors := kept_tensors(request))}
         self._requests: list[PreparedRequest] = []
         self._order = np.zeros(len(rows), np.int64)
         self._endpoint: Endpoint | None = None
         self._has_tokens = False
+        self._has_ids = for_stand_ins
         for model in models:
             places = np.flatnonzero(rows["model"] == log.names.index(model))
             generates = is_language_model(log, model)
@@ -82,14 +98,18 @@ class LiveReplay:
                 self._add_prompts(target, rows[places], places)
             else:
                 self._add_tensors(target, log, rows[places], places, whole)
-        self._level = Replay((rows["received"] - rows["received"][0]) / 1e9 / speed, f"incident ×{speed:g}")
+        self.first_ns = int(times[0])  # of the log's clock
+        self._level = Replay((times - times[0]) / 1e9 / speed, f"incident ×{speed:g}")
 
-    def send(self) -> Measurement:
-        """Send the requests at their times. Returns what the client measured."""
+    def send(self, on_start: Callable[[int], None] | None = None) -> Measurement:
+        """Send the requests at their times. Returns what the client measured.
+
+        `on_start` gets when the first request will be sent, in ns of CLOCK_MONOTONIC.
+        """
         assert self._endpoint is not None  # there are requests
         pacing = replace(self._level.pacing(0), requests=self._order)
         source = FixedRequests(self._requests)
-        plan = LoadPlan(self._endpoint, source, pacing, _TIMEOUT_S, has_tokens=self._has_tokens)
+        plan = LoadPlan(self._endpoint, source, pacing, _TIMEOUT_S, has_tokens=self._has_tokens, on_start=on_start)
         return measure_level(plan, window_for(self._level, MeasuringWindow(grace_s=30.0)), self._level.level)
 
     def _add_prompts(self, target: BenchTarget, rows: NDArray[Any], places: NDArray[Any]) -> None:
@@ -108,20 +128,33 @@ class LiveReplay:
     ) -> None:
         sequences = _sequence_parameters(rows, text_ids=target.model.text_sequence_ids)
         encoder = tensor_encoder(target, InputSettings())
-        indices: dict[tuple[int, ...], int] = {}
+        templates: dict[tuple[int, ...], PreparedRequest] = {}
         for place, row, parameters in zip(places, rows, sequences, strict=True):
             number, batch_size = int(row["number"]), int(row["batch_size"])
             unique = number in whole or parameters
             key = (number,) if unique else (0, int(row["shape"]), batch_size)
-            if key not in indices:
+            template = templates.get(key)
+            if template is None:
                 tensors = whole.get(number) or _generated(target, log.names[row["shape"]], batch_size)
-                indices[key] = self._add(PreparedRequest(0, *encoder.encode(tensors, parameters), encoder.response))
-            self._order[place] = indices[key]
+                head, body = encoder.encode(tensors, parameters, _NO_ID if self._has_ids else "")
+                template = templates[key] = PreparedRequest(-1, head, body, encoder.response)
+            if self._has_ids:
+                next_body = partial(_with_id, template.body, number)
+                self._order[place] = self._add(replace(template, body=b"", next_body=next_body))
+            else:
+                if template.index < 0:
+                    template.index = self._add(template)
+                self._order[place] = template.index
 
     def _add(self, request: PreparedRequest) -> int:
         index = len(self._requests)
         self._requests.append(replace(request, index=index))
         return index
+
+
+def _with_id(body: bytes, number: int) -> bytes:
+    """Return the body of a request with its recorded number in the place of `_NO_ID`, which comes first in it."""
+    return body.replace(_NO_ID.encode(), b"%0*d" % (len(_NO_ID), number), 1)
 
 
 def _sequence_parameters(rows: NDArray[Any], *, text_ids: bool) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from conch.base.http.credentials import KEY_HELP
 if TYPE_CHECKING:
     from conch.domain.events.bundle import Bundle
     from conch.measure.incidents.comparison import ReplayComparison
+    from conch.measure.incidents.stand_in import StandInChange
 
 _FAILURE: Final = 1
 SIMULATION, STAND_IN = "simulation", "stand-in"
@@ -115,7 +116,7 @@ class _Replay:
         """Send the requests to a server; yield the comparison of each model. Raises ConchError, ConnectionError."""
         from conch.measure.incidents.comparison import ReplayComparison, run_of
         from conch.measure.incidents.live_replay import LiveReplay, arrivals_of
-        from conch.measure.incidents.stand_in import refusal
+        from conch.measure.incidents.stand_in import refusal, write_clock_shift
         from conch.measure.why.source import fetch_log
 
         given, log = self.given, self.bundle.log
@@ -131,11 +132,14 @@ class _Replay:
             return
         rows = arrivals_of(log, models)
         length_s = int(rows["received"][-1] - rows["received"][0]) / 1e9 / given.speed
-        with self._server(models) as url:
-            live = LiveReplay(url, log, models, given.speed, self.bundle.requests)
+        same = given.on == STAND_IN and self._change.is_none
+        with self._server(models) as (url, repository):
+            live = LiveReplay(url, log, models, given.speed, self.bundle.requests, for_stand_ins=same)
             begun = fetch_log(url, 0, given.api_key_file).monotonic_ns
             print(f"conch replay: sending {len(rows):,} requests in {length_s:.0f} s to {url}", file=sys.stderr)
-            measured = live.send()
+            measured = live.send(
+                (lambda start_ns: write_clock_shift(repository, start_ns - live.first_ns)) if same else None
+            )
             for message, number in measured.errors[:3]:
                 print(f"conch replay: {number:,} requests failed: {printable(message)}", file=sys.stderr)
             replayed = fetch_log(url, length_s + _END_S, given.api_key_file)
@@ -166,8 +170,16 @@ class _Replay:
             raise InvalidRequest(message)
         print(f"conch replay: {printable(message)}", file=sys.stderr)
 
+    @property
+    def _change(self) -> "StandInChange":
+        from conch.measure.incidents.stand_in import StandInChange
+
+        given = self.given
+        return StandInChange(given.instances, given.max_batch_size, given.delay_us, given.speed)
+
     @contextmanager
-    def _server(self, models: Sequence[str]) -> "Iterator[str]":
+    def _server(self, models: Sequence[str]) -> "Iterator[tuple[str, Path]]":
+        """Yield the URL of the server, and the repository of one that is started here."""
         given = self.given
         if given.on != STAND_IN:
             changes = ("instances", "max_batch_size", "delay_us")
@@ -175,20 +187,19 @@ class _Replay:
                 flag = changed[0].removesuffix("_us").replace("_", "-")
                 raise InvalidRequest(f"--{flag} is for --on simulation and --on stand-in; change the server itself")
             if not Path(given.on).is_dir():
-                yield given.on if "://" in given.on else f"http://{given.on}"
+                yield given.on if "://" in given.on else f"http://{given.on}", Path()
                 return
         from conch.base.process.local_server import local_server
-        from conch.measure.incidents.stand_in import StandInChange, write_stand_ins
+        from conch.measure.incidents.stand_in import write_stand_ins
 
         with TemporaryDirectory(prefix="conch-replay-") as folder:
             repository = Path(given.on)
             if given.on == STAND_IN:
                 repository = Path(folder) / "models"
-                change = StandInChange(given.instances, given.max_batch_size, given.delay_us)
-                write_stand_ins(repository, self.bundle.log, self.configs, models, change)
+                write_stand_ins(repository, self.bundle.log, self.configs, models, self._change)
             flags = (f"--model-repository={repository}", f"--event-log-bytes={_EVENT_LOG_BYTES}")
             with local_server(Path(folder) / "server.log", *flags) as url:
-                yield url
+                yield url, repository
 
 
 def _print(found: "Sequence[ReplayComparison]") -> None:

@@ -8,21 +8,30 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from conch.base.errors import InvalidRequest
 from conch.domain.events.log import EventLog
 
 _MAX_TIMES = 20_000  # of each batch size
+_MAX_DEPTH = 20  # of ensembles
 _CODE = "stand_in_model.py"
+_EXECUTIONS, _CLOCK_SHIFT = "executions.npy", "clock_shift"
 
 
 @dataclass(frozen=True)
 class StandInChange:
-    """What is different from the recorded configuration; None leaves a setting as it is."""
+    """What is different from the recorded world. None leaves a setting of the configuration as it is."""
 
     instances: int | None = None
     max_batch_size: int | None = None
     delay_us: int | None = None
+    speed: float = 1.0
+
+    @property
+    def is_none(self) -> bool:
+        """Whether the world is the recorded one, so that executions can end at their recorded times."""
+        return self == StandInChange()
 
     def of_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return a changed document. Raises InvalidRequest if the model has no such setting."""
@@ -78,7 +87,7 @@ def write_stand_ins(
         if name not in written:
             written.add(name)
             due += _steps(configs[name])
-            _write(repository, log, configs[name], change if name in models else StandInChange())
+            _write(repository, log, configs[name], change if name in models else StandInChange(speed=change.speed))
 
 
 def _write(repository: Path, log: EventLog, config: Mapping[str, Any], change: StandInChange) -> None:
@@ -108,22 +117,64 @@ def _write(repository: Path, log: EventLog, config: Mapping[str, Any], change: S
     (folder.parent / "config.pbtxt").write_text(text, encoding="utf-8")
     if ensemble:
         return
+    if change.is_none:
+        np.save(folder / _EXECUTIONS, executions(log, name))
     times = service_times(log, name)
     (folder / "model.py").write_text(files(__package__).joinpath(_CODE).read_text("utf-8"), encoding="utf-8")
     (folder / "service_times.json").write_bytes(orjson.dumps({str(size): of_size for size, of_size in times.items()}))
+
+
+def write_clock_shift(repository: Path, shift_ns: int) -> None:
+    """Give the stand-ins of the recorded world what to add to recorded times, before the first request is sent."""
+    for path in repository.glob(f"*/1/{_EXECUTIONS}"):
+        path.with_name(_CLOCK_SHIFT).write_text(str(shift_ns))
+
+
+def executions(log: EventLog, model: str) -> NDArray[np.int64]:
+    """Return the number of a client's request, and when an execution for it began and ended (ns of the log).
+
+    The steps of an ensemble are executed for the client's request.
+    """
+    batches, begun, ended = _executed(log, model)
+    order = np.argsort(batches["number"])
+    requests = log.requests[log.requests["model"] == log.names.index(model)]
+    places = np.searchsorted(batches["number"][order], requests["batch"])
+    known = np.isin(requests["batch"], batches["number"])
+    requests, places = requests[known], order[places[known]]
+    return np.stack([_client_numbers(log, requests), begun[places], ended[places]], axis=1)
+
+
+def _client_numbers(log: EventLog, requests: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the numbers of the clients' requests on whose behalf requests were made."""
+    order = np.argsort(log.requests["number"])
+    numbers, parents = log.requests["number"][order], log.requests["parent"][order]
+    found = requests["number"].astype(np.int64)
+    for _ in range(_MAX_DEPTH):
+        parent = parents[np.searchsorted(numbers, found)]
+        nested = np.isin(parent, numbers)
+        if not nested.any():
+            break
+        found[nested] = parent[nested]
+    return found
 
 
 def service_times(log: EventLog, model: str) -> dict[int, list[int]]:
     """Return how long executions took by batch size, in ns and in their order."""
     if model not in log.names:
         return {}
-    rows = log.batches[log.batches["model"] == log.names.index(model)]
-    begun = np.where(rows["input_done"] > 0, rows["input_done"], rows["started"])
-    ended = np.where(rows["infer_done"] > 0, rows["infer_done"], rows["released"])
-    rows, took = rows[(begun > 0) & (ended >= begun)], (ended - begun)[(begun > 0) & (ended >= begun)]
+    rows, begun, ended = _executed(log, model)
     order = np.argsort(rows["started"], kind="stable")
     found: dict[int, list[int]] = {}
-    for size, ns in zip(rows["size"][order].tolist(), took[order].tolist(), strict=True):
+    for size, ns in zip(rows["size"][order].tolist(), (ended - begun)[order].tolist(), strict=True):
         if size > 0 and len(found.setdefault(size, [])) < _MAX_TIMES:
             found[size].append(ns)
     return found
+
+
+def _executed(log: EventLog, model: str) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows of a model's executions, and when they began and ended."""
+    rows = log.batches[log.batches["model"] == log.names.index(model)]
+    begun = np.where(rows["input_done"] > 0, rows["input_done"], rows["started"])
+    ended = np.where(rows["infer_done"] > 0, rows["infer_done"], rows["released"])
+    known = (begun > 0) & (ended >= begun)
+    return rows[known], begun[known], ended[known]

@@ -1,5 +1,7 @@
 """Generated tensors, read back by the server's own codecs."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from conch.domain.tensor import BYTES, DATATYPES, NUMPY_DTYPES, Tensor, byte_size, unpack_bytes
 from conch.domain.triton_messages import service_pb2
 from conch.measure.bench.input_settings import InputError, InputSettings
+from conch.measure.bench.inputs.tensor_request import tensor_encoder
 from conch.measure.bench.inputs.tensors import to_wire
 from conch.measure.bench.targets.target import Protocol, TensorMetadata
 from tests.measure.bench.inputs.making import decoded, fixed, model, target
@@ -59,6 +62,16 @@ def test_grpc_has_the_same_bytes_as_http(datatype: str, dims: tuple[int, ...]) -
     assert request.head == b"/inference.GRPCInferenceService/ModelInfer"
     assert (message.inputs[0].datatype, tuple(message.inputs[0].shape)) == (datatype, dims)
     assert message.raw_input_contents[0] == bytes(over_http.data)
+
+
+@pytest.mark.parametrize("protocol", [Protocol.HTTP, Protocol.GENERATE, Protocol.GRPC])
+def test_a_request_can_have_an_id(protocol: Protocol) -> None:
+    encoder = tensor_encoder(target(model(), protocol), InputSettings())
+    _, body = encoder.encode([Tensor("IN", "FP32", (1,), bytes(4))], {"p": 1}, "some id")
+    if protocol is Protocol.GRPC:
+        assert service_pb2.ModelInferRequest.FromString(body).id == "some id"
+    else:
+        assert json.JSONDecoder().raw_decode(body.decode())[0]["id"] == "some id"
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])

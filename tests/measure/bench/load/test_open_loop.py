@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,6 +26,16 @@ def test_requests_are_sent_at_their_times() -> None:
     assert np.abs(np.diff(rows["intended_ns"]) - 10_000_000).max() <= 1
     assert (rows["sent_ns"] >= rows["intended_ns"]).all()
     assert rows["request"].tolist() == (10 + indexes).tolist()
+
+
+def test_when_it_begins_is_said_before() -> None:
+    begun: list[tuple[int, int]] = []
+    with serving(answering(ANSWER)) as port:
+        load_plan = plan(port, None, OpenLoop(np.zeros(1)))
+        ran = run(replace(load_plan, on_start=lambda start_ns: begun.append((start_ns, time.monotonic_ns()))))
+    ((start_ns, said_ns),) = begun
+    assert ran.records["intended_ns"].tolist() == [start_ns]
+    assert said_ns < ran.records["sent_ns"][0]
 
 
 def test_a_stall_of_the_server_is_in_the_latencies() -> None:

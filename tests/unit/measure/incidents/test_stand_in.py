@@ -3,11 +3,19 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from conch.base.errors import InvalidRequest
 from conch.domain.events.log import EventLog
-from conch.measure.incidents.stand_in import StandInChange, refusal, service_times, write_stand_ins
+from conch.measure.incidents.stand_in import (
+    StandInChange,
+    executions,
+    refusal,
+    service_times,
+    write_clock_shift,
+    write_stand_ins,
+)
 
 CONFIG = {
     "name": "m",
@@ -35,6 +43,35 @@ def log_of(*executions: tuple[int, int]) -> EventLog:
 def test_times_are_by_batch_size_in_the_order_of_execution() -> None:
     assert service_times(log_of((1, 30), (4, 70), (1, 20)), "m") == {1: [30, 20], 4: [70]}
     assert service_times(log_of(), "gone") == {}
+
+
+def test_executions_are_those_of_clients_requests() -> None:
+    tables: dict[str, list[dict[str, int | str]]] = {
+        "requests": [
+            {"number": 1, "model": "outer"},
+            {"number": 2, "model": "inner", "parent": 1},
+            {"number": 3, "model": "m", "parent": 2, "batch": 8},
+            {"number": 4, "model": "m", "batch": 8},
+            {"number": 5, "model": "m", "batch": 9},
+            {"number": 6, "model": "m"},
+        ],
+        "batches": [
+            {"number": 9, "model": "m", "size": 1, "started": 30, "released": 40},
+            {"number": 8, "model": "m", "size": 2, "started": 10, "input_done": 11, "infer_done": 19, "released": 20},
+        ],
+    }
+    assert executions(EventLog.of_rows(tables), "m").tolist() == [[1, 11, 19], [4, 11, 19], [5, 30, 40]]
+
+
+def test_only_a_stand_in_of_the_recorded_world_has_its_executions(tmp_path: Path) -> None:
+    log = log_of((1, 30))
+    for name, change in (("same", StandInChange()), ("faster", StandInChange(speed=2)), ("more", StandInChange(3))):
+        write_stand_ins(tmp_path / name, log, {"m": CONFIG}, ["m"], change)
+        write_clock_shift(tmp_path / name, -5)
+    assert [path.parents[2].name for path in tmp_path.glob("*/m/1/executions.npy")] == ["same"]
+    assert [path.parents[2].name for path in tmp_path.glob("*/m/1/clock_shift")] == ["same"]
+    assert (tmp_path / "same/m/1/clock_shift").read_text() == "-5"
+    assert np.load(tmp_path / "same/m/1/executions.npy").shape == (0, 3)  # the log has no request
 
 
 def test_a_stand_in_has_the_scheduling_of_the_model_and_no_files(tmp_path: Path) -> None:

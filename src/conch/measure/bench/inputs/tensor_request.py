@@ -23,7 +23,7 @@ class TensorRequestEncoder(ABC):
     response: ResponseKind
 
     @abstractmethod
-    def encode(self, tensors: Sequence[Tensor], parameters: ParameterMap) -> tuple[bytes, bytes]:
+    def encode(self, tensors: Sequence[Tensor], parameters: ParameterMap, id_: str = "") -> tuple[bytes, bytes]:
         """Return head and body of a request (see PreparedRequest)."""
 
 
@@ -59,10 +59,12 @@ class _V2Http(TensorRequestEncoder):
         self._path = model_path(target.base_path, target.model.name, target.model.version) + "/infer"
         self._json = json_tensors
 
-    def encode(self, tensors: Sequence[Tensor], parameters: ParameterMap) -> tuple[bytes, bytes]:
+    def encode(self, tensors: Sequence[Tensor], parameters: ParameterMap, id_: str = "") -> tuple[bytes, bytes]:
         inputs = [self._entry(tensor) for tensor in tensors]
         given = dict(parameters) if self._json else {**parameters, "binary_data_output": True}
-        document: dict[str, Any] = {"parameters": given} if given else {}
+        document: dict[str, Any] = {"id": id_} if id_ else {}
+        if given:
+            document["parameters"] = given
         document["inputs"] = inputs
         header = orjson.dumps(document)
         if self._json:
@@ -97,8 +99,8 @@ class _Generate(TensorRequestEncoder):
         base = model_path(target.base_path, target.model.name, target.model.version)
         self._head = http_head(f"{base}/{action}", "application/json")
 
-    def encode(self, tensors: Sequence[Tensor], parameters: ParameterMap) -> tuple[bytes, bytes]:
-        document: dict[str, Any] = dict(parameters)
+    def encode(self, tensors: Sequence[Tensor], parameters: ParameterMap, id_: str = "") -> tuple[bytes, bytes]:
+        document: dict[str, Any] = {**parameters, "id": id_} if id_ else dict(parameters)
         for tensor in tensors:
             written = json_data(tensor)
             document[tensor.name] = orjson.Fragment(written[1:-1] if prod(tensor.shape) == 1 else written)
@@ -114,11 +116,12 @@ class _V2Grpc(TensorRequestEncoder):
         self._head = method_path("ModelStreamInfer" if stream else "ModelInfer").encode()
         self._model: TargetModel = target.model
 
-    def encode(self, tensors: Sequence[Tensor], parameters: ParameterMap) -> tuple[bytes, bytes]:
+    def encode(self, tensors: Sequence[Tensor], parameters: ParameterMap, id_: str = "") -> tuple[bytes, bytes]:
         from conch.domain.triton_messages import service_pb2
         from conch.protocols.v2_proto.parameters import encode_parameters
 
-        message = service_pb2.ModelInferRequest(model_name=self._model.name, model_version=self._model.version)
+        name, version = self._model.name, self._model.version
+        message = service_pb2.ModelInferRequest(model_name=name, model_version=version, id=id_)
         encode_parameters(parameters, message.parameters)
         for tensor in tensors:
             message.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)

@@ -99,7 +99,10 @@ class ProcessLoad:
         self._machine = machine_counters()
         # Before the start: this process may be descheduled after it, while the others use CPU time.
         self._health_since_ns = time.monotonic_ns()
-        self._command("go", self._health_since_ns + _START_DELAY_NS)
+        start_ns = self._health_since_ns + _START_DELAY_NS
+        if plan.on_start is not None:
+            plan.on_start(start_ns)
+        self._command("go", start_ns)
 
     def collect(self, timeout_s: float) -> Collected:
         """Wait for up to `timeout_s` and return what has come in. Raises RuntimeError if a process died."""

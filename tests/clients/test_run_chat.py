@@ -1,5 +1,6 @@
 """`conch run` of language models: a conversation on a terminal, and prompts that are answered once."""
 
+import json
 import os
 import pty
 import re
@@ -7,6 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,29 +40,59 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def test_a_conversation_on_a_terminal(home: Path) -> None:
+@dataclass
+class Terminal:
+    """A chat on a pseudo-terminal."""
+
+    process: subprocess.Popen[bytes]
+    keyboard: int
+    screen: Screen
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.keyboard, keys)
+
+    def answer(self, line: bytes) -> str:
+        """Type a line; return what is shown up to the next prompt."""
+        self.type(line + b"\n")
+        return self.screen.until("> ")
+
+
+@contextmanager
+def chatting(home: Path, **more: str) -> Iterator[Terminal]:
+    """A chat with the model "words" of the home, at its first prompt."""
     keyboard, terminal = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "conch", "run", str(home / "words"), f"--port={free_port()}"],
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
-        env=environment(home, TERM="dumb", COLUMNS="40"),
+        env=environment(home, **{"TERM": "dumb", "COLUMNS": "80", **more}),
         start_new_session=True,
     )
     os.close(terminal)
     screen = Screen(keyboard)
     try:
+        yield Terminal(process, keyboard, screen)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(keyboard)
+
+
+def test_a_conversation_on_a_terminal(home: Path) -> None:
+    with chatting(home, COLUMNS="40") as chat:
+        screen, keyboard = chat.screen, chat.keyboard
         screen.until("words is ready on CPU at http://127.0.0.1:")
         screen.until("> ")
         os.write(keyboard, b"slowly\n")
         screen.until("word word")
-        process.send_signal(signal.SIGINT)
+        chat.process.send_signal(signal.SIGINT)
         screen.until("[interrupted]")
         screen.until("> ")
         os.write(keyboard, b"half a mess")
         screen.until("half a mess")
-        process.send_signal(signal.SIGINT)  # too late for the answer
+        chat.process.send_signal(signal.SIGINT)  # too late for the answer
         screen.until("Ctrl-D or /bye ends the conversation")
         screen.until("> ")
         os.write(keyboard, b'"""first line\nsecond line"""\n')
@@ -73,27 +107,12 @@ def test_a_conversation_on_a_terminal(home: Path) -> None:
         os.write(keyboard, b"/nothing\n")
         screen.until("unknown command '/nothing'")
         os.write(keyboard, b"/bye\n")
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(keyboard)
 
 
 def test_pasted_lines_are_one_message_and_old_messages_are_forgotten(tmp_path: Path) -> None:
     write_scripted(tmp_path, "words", {**SCRIPT, "reply": "{prompt}", "context_length": 40})
-    keyboard, terminal = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "conch", "run", str(tmp_path / "words"), f"--port={free_port()}"],
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        env=environment(tmp_path, TERM="xterm", COLUMNS="80"),
-        start_new_session=True,
-    )
-    os.close(terminal)
-    screen = Screen(keyboard)
-    try:
+    with chatting(tmp_path, TERM="xterm") as chat:
+        screen, keyboard = chat.screen, chat.keyboard
         screen.until("> ")
         os.write(keyboard, b"\x1b[200~first line\nsecond line\x1b[201~\n")
         screen.until("Two lines.")
@@ -107,11 +126,73 @@ def test_pasted_lines_are_one_message_and_old_messages_are_forgotten(tmp_path: P
         screen.until("This model's maximum context length is 40 tokens.")
         screen.until("> ")
         os.write(keyboard, b"\x04")
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(keyboard)
+
+
+UP, ENTER = b"\x1b[A", b"\n"
+
+
+def test_what_was_typed_is_kept_for_later_chats(tmp_path: Path) -> None:
+    write_scripted(tmp_path, "words", {**SCRIPT, "reply": "{prompt}"})
+    history = tmp_path / ".local/state/conch/chat_history"
+    with chatting(tmp_path, TERM="xterm") as chat:
+        chat.screen.until("> ")
+        chat.answer(b'"""first line\nsecond line"""')
+        chat.answer(b"remember me")
+        chat.answer(b"remember me")
+        assert "not kept" in chat.answer(b"/set nohistory")
+        chat.answer(b"a secret")
+        chat.type(b"/bye\n")
+    assert history.stat().st_mode & 0o777 == 0o600
+    kept = ["first line\nsecond line", "remember me", "/set nohistory"]
+    assert [json.loads(line) for line in history.read_text().splitlines()] == kept
+    with chatting(tmp_path, TERM="xterm") as chat:
+        chat.screen.until("> ")
+        assert "remember me" in chat.answer(UP + UP)
+        assert "Two lines." in chat.answer(UP + UP + UP + UP)
+        chat.type(b"/bye\n")
+
+
+def test_a_home_that_cannot_be_written_keeps_no_history(tmp_path: Path) -> None:
+    write_scripted(tmp_path, "words", SCRIPT)
+    blocked = tmp_path / "blocked"
+    blocked.write_text("not a folder, also for root")
+    with chatting(tmp_path, XDG_STATE_HOME=str(blocked), XDG_DATA_HOME=str(blocked)) as chat:
+        chat.screen.until("> ")
+        assert "Well." in chat.answer(b"hello")
+        assert f"'{blocked}/conch/chats/plans.json' cannot be written: Not a directory" in chat.answer(b"/save plans")
+        chat.type(b"/bye\n")
+
+
+def test_a_saved_conversation_continues(tmp_path: Path) -> None:
+    write_scripted(tmp_path, "words", {**SCRIPT, "reply": "{prompt}"})
+    file = tmp_path / ".local/share/conch/chats/plans.json"
+    with chatting(tmp_path, COLUMNS="160") as chat:
+        chat.screen.until("> ")
+        chat.answer(b"hello")
+        chat.answer(b"/set seed 3")
+        chat.answer(b"/set system Be brief.")
+        assert f"saved 2 messages to {file}" in chat.answer(b"/save plans")
+        assert "'../plans' is not a valid name" in chat.answer(b"/save ../plans")
+        chat.type(b"/bye\n")
+    assert file.stat().st_mode & 0o777 == 0o600
+    with chatting(tmp_path, COLUMNS="160") as chat:
+        chat.screen.until("> ")
+        assert "did you mean 'plans'?" in chat.answer(b"/load plan")
+        assert "plans" in chat.answer(b"/load")
+        assert "loaded 2 messages" in chat.answer(b"/load plans")
+        shown = chat.answer(b"/show")
+        assert "2 messages" in shown
+        assert "seed         3" in shown
+        assert "system       Be brief." in shown
+        assert "hello" in chat.answer(b"again")
+        chat.type(b"/bye\n")
+    file.write_text('{"model": 1}')
+    with chatting(tmp_path, COLUMNS="160") as chat:
+        chat.screen.until("> ")
+        assert f"'{file}' is not a saved conversation: the document lacks the field 'messages'" in chat.answer(
+            b"/load plans"
+        )
+        chat.type(b"/bye\n")
 
 
 @pytest.mark.parametrize(("flag", "status"), [("hello", 130), ("--serve", 0)])

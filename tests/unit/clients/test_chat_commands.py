@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from conch.base.errors import InvalidRequest
-from conch.clients.chat import EndOfChat, command_answer
+from conch.clients.chat_commands import EndOfChat, command_answer
 
 
 @dataclass

@@ -152,8 +152,9 @@ def _converse(given: Namespace, source: "RunSource", need: int) -> int:
     """Run the server in a child process, and a conversation or one answer in this one."""
     from conch.base.command_line.flags import settings_of
     from conch.base.http.credentials import client_key
-    from conch.clients.chat import AnswerSettings, chosen_model, talk
+    from conch.clients.chat import chosen_model, talk
     from conch.clients.openai_client import OpenAIClient
+    from conch.clients.terminal_chat import AnswerSettings
     from conch.machine.memory import size_text
 
     with _child(given, source, need) as load:
@@ -221,8 +222,8 @@ def _is_local(address: str) -> bool:
 
 def run_parser() -> CommandParser:
     """Return the parser of `conch run`."""
-    from conch.clients.chat import AnswerSettings
     from conch.clients.repository.command import add_entry_flags
+    from conch.clients.terminal_chat import AnswerSettings
 
     parser = CommandParser("conch run", description=_DESCRIPTION)
     # Checked later: argparse would call the prompt required, too.

@@ -10,9 +10,10 @@ from conch.protocols.http.receiver import HttpReceiver
 from conch.protocols.http.sender import HttpSender
 from conch.protocols.http.server_context import ServerContext
 
-# How long a refused client may continue to send before the connection is closed. Closing at once would reset the
-# connection, and the client's system would discard the refusal.
+# How long a refused client may pause, and how long in all it may continue to send, before the connection is closed.
+# Closing at once would reset the connection, and the client's system would discard the refusal.
 _LINGER_S: Final = 3.0
+_MAX_LINGER_S: Final = 30.0
 
 
 class HttpConnectionOwner(Protocol):
@@ -114,7 +115,7 @@ class HttpConnection:
         elif self.sender.busy:
             return
         elif self.receiver.stopped:
-            if waited_s > _LINGER_S:
+            if waited_s > _LINGER_S or now - self.sender.since > _MAX_LINGER_S:
                 self._transport.abort()
         elif self.receiver.receiving:
             if waited_s > limits.receive_grace_s + self.receiver.received_bytes / limits.receive_bytes_per_s:

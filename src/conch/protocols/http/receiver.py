@@ -35,7 +35,8 @@ class HttpReceiver:
         self._resuming = False  # whether parsing the backlog is scheduled
         self._reading = True
         self.stopped = False  # nothing more is parsed: further data are discarded
-        self.since = context.clock.now  # when the connection opened, or the client began to send the last request
+        # When the connection opened, the client began to send the last request, or sent data that were discarded.
+        self.since = context.clock.now
 
     def connect(self, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
         """Begin with a connection. `protocol` gets the transport's events while no body is received in place."""
@@ -55,6 +56,7 @@ class HttpReceiver:
     def receive(self, data: bytes) -> None:
         """Parse data. What does not fit the time of one slice is parsed later."""
         if self.stopped:
+            self.since = asyncio.get_running_loop().time()
             return
         if self._backlog:
             self._backlog += data

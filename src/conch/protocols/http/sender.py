@@ -173,7 +173,7 @@ class HttpSender(ReplyChannel):
         self._continue()
 
     def _refuse(self, refusal: HttpRefusal) -> None:
-        self.since = self._context.clock.now
+        self.since = asyncio.get_running_loop().time()  # that of the sweeps is old after a stall
         self._traffic.count_status(refusal.status)
         self.write(refusal.answer())
         if self._transport.can_write_eof():

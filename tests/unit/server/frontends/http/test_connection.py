@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from conch.protocols.http.message import NO_HEADERS, HttpRequest
+from conch.protocols.http.message import NO_HEADERS, HttpRefusal, HttpRequest
 from conch.protocols.http.reply import HttpReply
 from tests.unit.server.frontends.http.peers import GET, Holding, echo, post
 
@@ -312,6 +312,39 @@ def test_a_request_that_does_not_get_complete_is_given_up(listen, connect, begin
     peer.send(beginning)
     assert peer.receive()[0] == 408
     assert peer.rest() == b""
+
+
+@pytest.mark.parametrize(
+    ("refused_s", "sends", "closed"),
+    [
+        pytest.param(20, True, False, id="sends"),
+        pytest.param(20, False, True, id="silent"),
+        pytest.param(40, True, True, id="endless"),
+    ],
+)
+def test_a_refused_client_may_send_its_body_for_a_while(listen, connect, loop_thread, refused_s, sends, closed):
+    server = listen(echo, refusal=lambda _: HttpRefusal(401, "credentials are missing"))
+    peer = connect(server)
+    head = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+    peer.send(head)
+    assert peer.receive()[0] == 401
+    (connection,) = server._connections
+
+    def pass_time() -> None:
+        connection.sender.since -= refused_s
+        connection.receiver.since -= refused_s
+
+    def sweep() -> bool:
+        server.clock.now = loop_thread.loop.time()
+        connection.sweep()
+        return connection._transport.is_closing()
+
+    loop_thread.call(pass_time)
+    if sends:
+        peer.send(b"part of the body")
+        while loop_thread.call(lambda: server.traffic.received_bytes) == len(head):
+            pass
+    assert loop_thread.call(sweep) is closed
 
 
 @pytest.mark.slow

@@ -22,6 +22,8 @@ SECRETS = {
     "address": "third-s3cret",
     "grpc": "fourth-s3cret",
     "redis": "fifth-s3cret",
+    "collector": "sixth-s3cret",
+    "signature": "seventh-s3cret",
 }
 INPUT = f"input {tensor('PATH', 'STRING', 1)} output {tensor('FOUND', 'STRING', 1)}"
 ALWAYS = ("PYTHONUNBUFFERED", "PYTHONIOENCODING")
@@ -72,11 +74,16 @@ def conch(models: Path) -> Iterator[ConchProcess]:
     }
     flags = (f"--openai-api-key={SECRETS['openai']}", "--model-env-deny=CLOUD_*", "--process-debugging=false")
     restricted = f"--http-restricted-api=shared-memory:key={SECRETS['address']}"
-    cache = ("--cache-config=redis,host=127.0.0.1", f"--cache-config=redis,password={SECRETS['redis']}")
+    others = (
+        "--cache-config=redis,host=127.0.0.1",
+        f"--cache-config=redis,password={SECRETS['redis']}",
+        "--trace-config=mode=opentelemetry",
+        f"--trace-config=opentelemetry,url=http://user:{SECRETS['collector']}@127.0.0.1:9/?key={SECRETS['signature']}",
+    )
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
-        with served(models, *flags, restricted, *cache, log=log) as server:
+        with served(models, *flags, restricted, *others, log=log) as server:
             yield server
 
 
@@ -104,6 +111,10 @@ def test_no_process_can_read_a_key(conch: ConchProcess) -> None:
     assert b"--openai-api-key=************" in Path(f"/proc/{server.pid}/cmdline").read_bytes()
     assert b"--http-restricted-api=" in Path(f"/proc/{server.pid}/cmdline").read_bytes()
     assert b"--cache-config=redis,password=************" in Path(f"/proc/{server.pid}/cmdline").read_bytes()
+    assert (
+        b"opentelemetry,url=http://user:************@127.0.0.1:9/?***"
+        in Path(f"/proc/{server.pid}/cmdline").read_bytes()
+    )
 
 
 @pytest.mark.parametrize("model", ["reader", "elsewhere"])

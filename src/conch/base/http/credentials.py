@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -11,6 +12,7 @@ VARIABLES = ("CONCH_API_KEY", "OPENAI_API_KEY")
 KEY_HELP = f"file with the API key to send (default: the variables {' and '.join(VARIABLES)})"
 _MAX_BYTES = 64 * 1024
 _CREDENTIALS = re.compile(r"(?<=://)[^/?#\s]*@")
+_QUERY = re.compile(r"(?<=://)[^?#\s]*\?([^#\s]+)")
 
 
 def client_key(file: str | None) -> str:
@@ -41,6 +43,18 @@ def check_no_credentials(url: str) -> None:
     """Raise ValueError, without the credentials in its message, if the URL has some."""
     if _CREDENTIALS.search(url):
         raise ValueError(f"'{_CREDENTIALS.sub('***@', url)}': credentials in URLs are not supported")
+
+
+def url_secrets(text: str) -> Iterator[str]:
+    """Yield the passwords, or user names without one, and the queries of the URLs in a text.
+
+    A name alone may be a token, a query may contain a signature.
+    """
+    for credentials in _CREDENTIALS.findall(text):
+        user, _, password = credentials[:-1].partition(":")
+        if password or user:
+            yield password or user
+    yield from _QUERY.findall(text)
 
 
 def without_secrets(url: str) -> str:

@@ -8,8 +8,8 @@ import ctypes
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
+from conch.base.http.credentials import url_secrets
 from conch.server.backends.child.conch_child.ipc import prctl
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def protect_memory() -> None:
 
 
 def _values(arguments: Sequence[str], kinds: Mapping[str, "ValueKind"]) -> Iterator[str]:
-    """Yield the secret values of flags, and the passwords in URLs."""
+    """Yield the secret values of flags, and the secrets of URLs."""
     flag = ""
     for word in arguments:
         name, equals, value = word[2:].partition("=") if word.startswith("--") else ("", "", word)
@@ -44,10 +44,8 @@ def _values(arguments: Sequence[str], kinds: Mapping[str, "ValueKind"]) -> Itera
             continue
         if (kind := kinds.get(name or flag)) is not None:
             yield from kind.secrets(value)
-        elif "@" in value and "://" in value:
-            password = urlsplit(value).password
-            if password:
-                yield password
+        else:
+            yield from url_secrets(value)
         flag = ""
 
 

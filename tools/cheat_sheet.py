@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from conch.base.command_line.command_table import TASKS
+from conch.base.command_line.command_table import tasks
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cheat-sheet.md"
 
@@ -44,7 +44,7 @@ QUESTIONS = {
 def page() -> str:
     """Return the page as Markdown."""
     parts = [_HEAD]
-    for task, commands in TASKS.items():
+    for task, commands in tasks().items():
         parts.append(f"## {task.capitalize()}\n\n| To | Command |\n| --- | --- |")
         for name, command in commands.items():
             example = (command.examples or (f"conch {name} --help",))[0].replace("|", "\\|")

@@ -3,7 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
-from conch.base.command_line.command_table import TASKS
+from conch.base.command_line.command_table import tasks
 from tools import cheat_sheet
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "commands.md"
@@ -26,10 +26,10 @@ Completion: `conch completion bash > ~/.local/share/bash-completion/completions/
 def page() -> str:
     """Return the page as Markdown."""
     [(usual, _)] = Counter(
-        command.statuses for commands in TASKS.values() for command in commands.values()
+        command.statuses for commands in tasks().values() for command in commands.values()
     ).most_common(1)
     parts = [_HEAD.replace("{statuses}", usual)]
-    for task, commands in TASKS.items():
+    for task, commands in tasks().items():
         parts.append(f"## {task.capitalize()}\n")
         for name, command in commands.items():
             parts.append(f"### `conch {name}`\n\n{command.help[:1].upper()}{command.help[1:]}.\n")

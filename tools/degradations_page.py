@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from conch.domain.degradations import REASONS, DegradationReason
+from conch.domain.degradations import DegradationReason, reasons
 
 PAGE = Path(__file__).parents[1] / "docs" / "degradations.md"
 
@@ -34,7 +34,7 @@ def page() -> str:
     parts = [_HEAD]
     for scope, title in _TITLES.items():
         parts.append(f"## {title}\n\n| Reason | `--strict` | What it costs | Cure |\n|---|---|---|---|")
-        parts += [_row(reason) for reason in REASONS.values() if reason.scope == scope]
+        parts += [_row(reason) for reason in reasons().values() if reason.scope == scope]
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
 

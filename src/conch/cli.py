@@ -7,7 +7,7 @@ from codecs import lookup
 from importlib import import_module
 from io import TextIOWrapper
 
-from conch.base.command_line.command_table import COMMANDS, TASKS
+from conch.base.command_line.command_table import commands, tasks
 
 _BROKEN_PIPE = 141  # as of a program that SIGPIPE ended
 _GLOBAL_FLAGS = ("--help", "--version")
@@ -21,9 +21,9 @@ def main() -> None:
         become_init()
     _configure_encodings()
     arguments = sys.argv[1:]
-    if arguments and arguments[0] in COMMANDS:
+    if arguments and arguments[0] in commands():
         name = arguments[0]
-        command = COMMANDS[name]
+        command = commands()[name]
         run = getattr(import_module(f"conch.{command.module}"), name.replace("-", "_"))
         try:
             status = run(arguments[1:])
@@ -77,9 +77,9 @@ def _without_command(arguments: list[str]) -> None:
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"conch {build_line()}")
-    commands = parser.add_subparsers(metavar="command", required=True, help=SUPPRESS)
-    for name in COMMANDS:
-        commands.add_parser(name)
+    subparsers = parser.add_subparsers(metavar="command", required=True, help=SUPPRESS)
+    for name in commands():
+        subparsers.add_parser(name)
     if arguments[0] == "help":
         arguments = ["--help"]
     elif arguments[0].startswith("--") and not any(flag.startswith(arguments[0]) for flag in _GLOBAL_FLAGS):
@@ -89,8 +89,8 @@ def _without_command(arguments: list[str]) -> None:
 
 def _command_list() -> str:
     """Return the commands by task, a line each."""
-    width = max(map(len, COMMANDS))
+    width = max(map(len, commands()))
     lines: list[str] = []
-    for task, commands in TASKS.items():
-        lines += [f"{task}:", *(f"  {name:<{width}}  {command.help}" for name, command in commands.items()), ""]
+    for task, found in tasks().items():
+        lines += [f"{task}:", *(f"  {name:<{width}}  {command.help}" for name, command in found.items()), ""]
     return "\n".join([*lines, "conch COMMAND --help describes a command."])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tools.commands_page import PAGE, page
 
-from conch.base.command_line.command_table import COMMANDS
+from conch.base.command_line.command_table import commands
 from conch.clients.completion import parser_of, script
 from conch.server.options.parser import parse
 
@@ -93,13 +93,13 @@ def help_of(name: str) -> str:
     return parser_of(name).format_help()
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", commands())
 def test_help_has_two_examples(name: str) -> None:
     assert len(re.findall(rf"^ *conch {name}\b", help_of(name), re.MULTILINE)) >= 2
-    assert COMMANDS[name].statuses.startswith("0 ")
+    assert commands()[name].statuses.startswith("0 ")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", commands())
 def test_help_fits_80_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     wide = [line for line in help_of(name).splitlines() if len(line) > 80]
@@ -114,17 +114,17 @@ QUIET = {"pull", "stop", "rm", "new", "doctor", "bench"}
 
 
 def test_commands_that_act_have_quiet_and_those_that_list_json() -> None:
-    options = {name: set(parser_of(name)._option_string_actions) for name in COMMANDS}
+    options = {name: set(parser_of(name)._option_string_actions) for name in commands()}
     assert {name for name, flags in options.items() if "--quiet" in flags} >= QUIET
     lists = {"ps", "ls", "show", "doctor", "top", "check", "advise", "dashboards", "drill", "bench", "tune"}
     assert lists <= {name for name, flags in options.items() if "--json" in flags}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", commands())
 def test_examples_of_the_table_are_accepted(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "models").mkdir()
     monkeypatch.chdir(tmp_path)
-    for example in COMMANDS[name].examples:
+    for example in commands()[name].examples:
         words = shlex.split(example.partition(" > ")[0])
         assert words[:2] == ["conch", name]
         assert len(f"  {example}") <= 80, example

@@ -8,7 +8,7 @@ from typing import Any
 
 from conch import __version__
 from conch.clients.doctor import CHECKS
-from conch.domain.degradations import REASONS
+from conch.domain.degradations import reasons
 from tests.support.models import ECHO, tensor, write_python
 from tests.support.ports import free_port
 from tests.support.server_process import ConchProcess
@@ -57,7 +57,7 @@ def test_degradations_of_a_server_are_named_with_costs_and_cures(tmp_path: Path)
         assert found["models"]["found"] == "1 of 2 ready"
         assert found["model broken"]["found"].startswith("UNAVAILABLE: ")
         reason = found["kind_gpu_on_cpu (hopeful)"]
-        known = REASONS["kind_gpu_on_cpu"]
+        known = reasons()["kind_gpu_on_cpu"]
         assert (reason["level"], reason["costs"], reason["cure"]) == ("problem", known.costs, known.cure)
         without = findings(server.http, "--metrics-url", f"http://127.0.0.1:{free_port()}")
         assert "connection refused; --metrics-url names another" in without["metrics"]["found"]

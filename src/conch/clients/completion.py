@@ -8,7 +8,7 @@ from typing import Any
 import shtab
 
 from conch.base.command_line.command_parser import DESCRIBE, CommandParser, ParserRequested
-from conch.base.command_line.command_table import COMMANDS
+from conch.base.command_line.command_table import commands
 from conch.base.command_line.flag_values import BOOLEAN
 from conch.base.command_line.flags import Standing
 from conch.server.options.server_options import FLAGS
@@ -39,12 +39,12 @@ def _whole_parser() -> ArgumentParser:
     """Return one parser with those of all commands below it."""
     whole = CommandParser("conch", description="An inference server for Triton's model repositories, in Python.")
     whole.add_argument("--version", action="store_true", help="print the version")
-    commands = whole.add_subparsers(metavar="command")
-    for name, command in COMMANDS.items():
-        commands.add_parser(name, help=command.help)
+    subparsers = whole.add_subparsers(metavar="command")
+    for name, command in commands().items():
+        subparsers.add_parser(name, help=command.help)
         parser = parser_of(name)
         _complete_files(parser)
-        commands.choices[name] = parser  # type: ignore[assignment]
+        subparsers.choices[name] = parser  # type: ignore[assignment]
     return whole
 
 
@@ -58,7 +58,7 @@ def parser_of(name: str) -> ArgumentParser:
             parser.add_argument(flag, action="store_true")
         parser.add_argument("--port")
         return parser
-    run = getattr(import_module(f"conch.{COMMANDS[name].module}"), name.replace("-", "_"))
+    run = getattr(import_module(f"conch.{commands()[name].module}"), name.replace("-", "_"))
     try:
         run([DESCRIBE])
     except ParserRequested as requested:

@@ -32,7 +32,7 @@ from conch.base.http.credentials import client_key
 from conch.base.process.running_servers import running_servers
 from conch.clients.server_view import ServerAddress, ServerReader, all_reasons, find_addresses
 from conch.clients.top import add_server_flags
-from conch.domain.degradations import REASONS
+from conch.domain.degradations import reasons
 from conch.machine import condition
 from conch.machine.accelerators.collectors import has_nvidia_driver
 from conch.machine.cores import usable_cores
@@ -131,7 +131,7 @@ def _condition(area: str, check: str, reason: str, found: str, well: str) -> Dia
     """Return a diagnosis about a degradation of the registry: a problem if `found`, otherwise `well`."""
     if not found:
         return Diagnosis(area, check, "ok", well)
-    return Diagnosis(area, check, "problem", found, REASONS[reason].costs, REASONS[reason].cure)
+    return Diagnosis(area, check, "problem", found, reasons()[reason].costs, reasons()[reason].cure)
 
 
 # ---- the installation
@@ -323,7 +323,7 @@ def _gpu() -> Iterator[Diagnosis]:
         return
     yield Diagnosis("machine", "GPU", "ok", f"NVIDIA driver, {len(devices)} devices")
     if _has("onnxruntime") and not _is_installed("onnxruntime-gpu"):
-        costs, cure = REASONS["kind_gpu_on_cpu"].costs, "pip uninstall onnxruntime; pip install onnxruntime-gpu"
+        costs, cure = reasons()["kind_gpu_on_cpu"].costs, "pip uninstall onnxruntime; pip install onnxruntime-gpu"
         yield Diagnosis("machine", "onnxruntime", "problem", "its build has no CUDA", costs, cure)
 
 
@@ -393,7 +393,7 @@ def server_diagnoses(address: ServerAddress, *, required: bool) -> Iterator[Diag
     ready = sum(model.state == "READY" for model in reading.models)
     yield Diagnosis(area, "models", "ok", f"{ready} of {len(reading.models)} ready")
     for model_name, reason in all_reasons(reading):
-        known = REASONS.get(reason)
+        known = reasons().get(reason)
         name = f"{reason} ({model_name})" if model_name else reason
         text = "degraded" if known is None else f"degraded {'at load' if known.refusable else 'while running'}"
         yield Diagnosis(area, name, "problem", text, known.costs if known else "", known.cure if known else "")

@@ -30,7 +30,7 @@ from conch.clients.server_view import (
     find_addresses,
     rates,
 )
-from conch.domain.degradations import REASONS
+from conch.domain.degradations import reasons
 from conch.machine.memory import size_text
 
 _FAILURE, _INTERRUPTED = 1, 130
@@ -146,14 +146,14 @@ def _view(reading: ServerReading, before: ServerReading | None, width: int) -> R
         table.add_row(*(escape(printable(cells[number])) for number in shown))
     parts: list[RenderableType] = [Text(_head(reading, before)), table]
     parts += [Text(f"cannot read {problem}", "yellow") for problem in reading.problems]
-    reasons = list(all_reasons(reading))
-    for model_name, reason in reasons[:_MAX_DEGRADED]:
-        costs = REASONS[reason].costs if reason in REASONS else ""
+    holding = list(all_reasons(reading))
+    for model_name, reason in holding[:_MAX_DEGRADED]:
+        costs = reasons()[reason].costs if reason in reasons() else ""
         parts.append(
             Text(printable(f"degraded: {reason}{f' ({model_name})' if model_name else ''}  {costs}"), "yellow")
         )
-    if len(reasons) > _MAX_DEGRADED:
-        parts.append(Text(f"and {len(reasons) - _MAX_DEGRADED} more; conch doctor lists them with cures", "yellow"))
+    if len(holding) > _MAX_DEGRADED:
+        parts.append(Text(f"and {len(holding) - _MAX_DEGRADED} more; conch doctor lists them with cures", "yellow"))
     return Group(*parts)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from conch.base.command_line.command_table import COMMANDS
+from conch.base.command_line.command_table import commands
 from conch.base.command_line.flags import Flag, Standing
 from conch.base.suggestion import closest
 from conch.check.finding import Finding, Place
@@ -183,14 +183,14 @@ def check_conch_command(image: str, command: Sequence[Word], arguments: Sequence
     first, *following = words
     if _VARIES.search(first.text) or first.text in _ALONE:
         return
-    if first.text in COMMANDS:
+    if first.text in commands():
         # Those on one line are read as in scripts.
         if first.text == "serve" and not (command and command[0].place.line == first.place.line):
             yield from check_words(following)
     elif first.text.startswith("-"):
         yield Finding("command-missing", first.place, f"the container runs `conch {first.text}`, without a command")
     else:
-        near = closest(first.text, sorted(COMMANDS))
-        cure = f"Did you mean {near}?" if near else f"Commands: {', '.join(sorted(COMMANDS))}"
+        near = closest(first.text, sorted(commands()))
+        cure = f"Did you mean {near}?" if near else f"Commands: {', '.join(sorted(commands()))}"
         message = f"the container runs `conch {first.text}`, which is not a command"
         yield Finding("command-missing", first.place, message, cure)

@@ -26,7 +26,7 @@ from conch.base.process.running_servers import RunningServer, running_servers
 from conch.base.suggestion import did_you_mean
 from conch.clients.run.command import exit_status
 from conch.clients.server_view import ModelReading, ServerReader, ServerReading, address_of, rates
-from conch.domain.degradations import REASONS
+from conch.domain.degradations import reasons
 from conch.machine.memory import size_text
 
 _STOP_S = 60.0
@@ -212,7 +212,7 @@ def _shown(models: Sequence[LoadedModel], console: Console) -> RenderableType:
     blocks = ("\n".join(f"{title:<8} {text}" for title, text in row.items()) for row in rows)
     parts: list[RenderableType] = [next(fitting, None) or Text("\n\n".join(blocks))]
     for reason in dict.fromkeys(reason for model in models for reason in model.degraded):
-        known = REASONS.get(reason)
+        known = reasons().get(reason)
         of_server = known is not None and known.scope == "server"
         having = [model for model in models if reason in model.degraded]
         names = ", ".join(dict.fromkeys(model.url if of_server else model.model for model in having))

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from conch.base.command_line.command_table import COMMANDS, examples_text
+from conch.base.command_line.command_table import commands, examples_text
 from conch.base.command_line.flags import Flag, Standing
 from conch.server.options.server_options import FLAGS
 
@@ -52,7 +52,7 @@ def print_help(console: Console | None = None) -> None:
         names = " ".join(f"--{flag.name}" for flag in members)
         _print_entry(console, Text(names, "dim"), f"{reason[:1].upper()}{reason[1:]}.")
     console.print(examples_text("serve").rstrip(), markup=False)
-    console.print(f"\nExit status: {COMMANDS['serve'].statuses}", markup=False)
+    console.print(f"\nExit status: {commands()['serve'].statuses}", markup=False)
 
 
 def _print_entry(console: Console, heading: Text, description: str) -> None:

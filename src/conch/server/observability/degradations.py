@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TypeAlias
 
 from conch.base.errors import ConfigError
-from conch.domain.degradations import REASONS, STRICT_ALL, Degradation
+from conch.domain.degradations import STRICT_ALL, Degradation, reasons
 from conch.domain.exposition import Family, Point
 
 SAMPLE_INTERVAL_S = 5.0
@@ -34,7 +34,7 @@ def log_degradation(reason: str, detail: str) -> None:
 
 def refuses(strict: Collection[str], reason: str) -> bool:
     """Whether --strict, whose values are `strict`, refuses a reason."""
-    return REASONS[reason].refusable and (STRICT_ALL in strict or reason in strict)
+    return reasons()[reason].refusable and (STRICT_ALL in strict or reason in strict)
 
 
 class LoadReport:
@@ -117,7 +117,7 @@ class Degradations:
         found = [*self._start, *(Degradation(reason, detail) for reason, detail in self._holding.items())]
         found += self._models()
         found += [Degradation(reason, detail, model) for (reason, model), (_, detail) in self._events.items()]
-        order = {reason: number for number, reason in enumerate(REASONS)}
+        order = {reason: number for number, reason in enumerate(reasons())}
         return sorted(dict.fromkeys(found), key=lambda degradation: order[degradation.reason])
 
     def families(self) -> Iterator[Family]:
@@ -133,8 +133,8 @@ class Degradations:
         found = self.current()
         if found:
             rows = [
-                {"reason": row.reason, "model": row.model, "detail": row.detail, "costs": REASONS[row.reason].costs,
-                 "cure": REASONS[row.reason].cure}
+                {"reason": row.reason, "model": row.model, "detail": row.detail, "costs": reasons()[row.reason].costs,
+                 "cure": reasons()[row.reason].cure}
                 for row in found
             ]  # fmt: skip
             more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
@@ -151,7 +151,7 @@ def table(found: Sequence[Degradation]) -> str:
     lines: list[str] = []
     for row in found[:_MAX_SHOWN]:
         lines.append(f"{row.reason}{f' ({row.model})' if row.model else ''}")
-        for text in (row.detail, REASONS[row.reason].costs, f"cure: {REASONS[row.reason].cure}"):
+        for text in (row.detail, reasons()[row.reason].costs, f"cure: {reasons()[row.reason].cure}"):
             lines += wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False,
                           break_on_hyphens=False)  # fmt: skip
     if len(found) > _MAX_SHOWN:

@@ -47,7 +47,7 @@ from conch.base.command_line.flag_values import (
 )
 from conch.base.command_line.flags import Flag, declared_flags
 from conch.base.command_line.flags import flag_field as _flag
-from conch.domain.degradations import REASONS, STRICT_ALL
+from conch.domain.degradations import STRICT_ALL, reasons
 from conch.machine.cores import node_cores, read_core_list
 from conch.server.options.trace import DEPRECATED_FLAGS, TRACE_SETTING, TraceSetting
 from conch.server.options.triton_only_flags import TRITON_ONLY_FLAGS
@@ -60,7 +60,7 @@ def _read_strict(text: str) -> str:
     """Check for true, false or reasons of degradations that are known at start or load."""
     if text.lower() in (STRICT_ALL, "false"):
         return text.lower()
-    if any(reason not in REASONS or not REASONS[reason].refusable for reason in text.split(",")):
+    if any(reason not in reasons() or not reasons()[reason].refusable for reason in text.split(",")):
         raise ValueError(text)
     return text
 

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from conch.base.errors import ConfigError
-from conch.domain.degradations import REASONS, Degradation
+from conch.domain.degradations import Degradation, reasons
 from conch.domain.exposition import render
 from conch.server.observability import degradations as module
 from conch.server.observability.degradations import Degradations, LoadReport, table
@@ -94,5 +94,5 @@ def test_table_wraps_and_is_bounded() -> None:
     lines = table(rows).splitlines()
     assert max(map(len, lines)) <= 100
     assert lines[0] == "setting_ignored (m0)"
-    assert f"  {REASONS['setting_ignored'].costs}" in lines
+    assert f"  {reasons()['setting_ignored'].costs}" in lines
     assert lines[-1] == "and 10 more, see conch_degraded in /metrics"

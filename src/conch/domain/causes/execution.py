@@ -35,9 +35,12 @@ class ExecutionTimes:
         seen = [] if not start else model.lasted(int(batch["instance"]), _STOPPED, computing, end + LOOK_NS)
         waited = max(int(batch["cpu_wait_ns"]), 0)
         # The process may have waited for a processor before it had the inputs: what computing does not explain.
-        worked = max(int(batch["cpu_ns"]), usual.for_kind or usual.for_size)
+        used, known = int(batch["cpu_ns"]), usual.for_kind or usual.for_size
+        if known and used + waited > (1 + _MIN_SLOW) * (end - start):
+            used = known  # of several threads: one spins while another one waits
+        worked = max(used, known)
         before = min(max(waited - max(end - computing - worked, 0), 0), computing - start)
-        cpu = min(waited - before, max(end - computing - int(batch["cpu_ns"]), 0))
+        cpu = min(waited - before, max(end - computing - used, 0))
         work = max(end - computing - cpu, 0)
         expected, large, slow = min(usual.for_kind or usual.for_size or work, work), 0, 0
         if usual.is_large and (usual.for_kind or work) > (1 + _MIN_SLOW) * usual.for_size:

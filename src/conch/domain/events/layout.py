@@ -83,7 +83,8 @@ KINDS: Final[dict[str, tuple[Column, ...]]] = {
     # One for each execution. `members` are its requests and `size` the sum of their batch sizes; `waiting` requests
     # were left in the queue. `ahead`: it was sent to an instance that executed another. `cpu_ns` and `cpu_wait_ns` are
     # how long the executing thread or process ran, and was ready to run without a processor, 0 where that is unknown;
-    # `switches` are its involuntary context switches.
+    # `switches` are its involuntary context switches. Where a framework in the server computes with several threads,
+    # the longest wait of another one is added.
     "batches": (
         *_numbers("number"),
         *_MODEL,

@@ -28,6 +28,7 @@ from conch.machine.cores import pin_thread
 from conch.server.backends.base import Instance, InstancePlan
 from conch.server.backends.batch import Batch
 from conch.server.backends.child.conch_child.ipc.cpu_meter import CpuMeter
+from conch.server.backends.pool_threads import PoolThreads
 from conch.server.backends.ragged import RaggedLayout
 from conch.server.backends.side_by_side import SideBySide
 from conch.server.backends.stacking import join, split
@@ -181,6 +182,7 @@ class ThreadedInstance(Instance):
     def _run_thread(self, loop: asyncio.AbstractEventLoop, loaded: "asyncio.Future[None]") -> None:
         try:
             pin_thread(self.plan.source.cores)
+            pool = PoolThreads(self.plan.name)
             self.load()
         except BaseException as error:
             loop.call_soon_threadsafe(self._load_ended, loaded, error)
@@ -196,7 +198,7 @@ class ThreadedInstance(Instance):
             for lane in lanes:
                 lane.start()
             loop.call_soon_threadsafe(self._load_ended, loaded, None)
-            self._work(loop, threads, 0)
+            self._work(loop, threads, 0, pool)
             for number, lane in zip(others, lanes, strict=True):
                 self._batches[number].put(None)
                 lane.join()
@@ -205,19 +207,25 @@ class ThreadedInstance(Instance):
         finally:
             loop.call_soon_threadsafe(self._ended.set)
 
-    def _work(self, loop: asyncio.AbstractEventLoop, threads: SideBySide, number: int) -> None:
-        """Run the batches of thread `number` until the end of its queue."""
+    def _work(
+        self, loop: asyncio.AbstractEventLoop, threads: SideBySide, number: int, pool: PoolThreads | None = None
+    ) -> None:
+        """Run the batches of thread `number` until the end of its queue. `pool` has been made before `load`."""
         meter = CpuMeter()
+        pool = pool or PoolThreads(self.plan.name)
         while (item := self._batches[number].get()) is not None:
             batch, alone = item
             began = self._working[batch] = monotonic_ns()
+            pool.begin(began)
             answers = self._answers(batch, threads if alone else None)
             del self._working[batch]
             now = monotonic_ns()
             cpu, wait, switches = meter.used(now - began)
-            batch.used_cpu(cpu, wait, switches, now)
+            pool_wait = min(pool.waited(now), now - began) if alone else 0
+            batch.used_cpu(cpu, wait + pool_wait, switches, now)
             loop.call_soon_threadsafe(self._deliver, batch, answers, wait / max(now - began, 1), number)
         meter.close()
+        pool.close()
 
     def _load_ended(self, loaded: "asyncio.Future[None]", error: BaseException | None) -> None:
         if loaded.done():  # `start` was cancelled

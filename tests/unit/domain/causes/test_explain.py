@@ -103,6 +103,15 @@ def test_waits_before_and_after_executions_are_not_in_them() -> None:
     assert times(rows.log(), 21) == {"compute": 10 * MS, "cpu": 40_020 * US}
 
 
+def test_a_thread_that_spins_while_another_one_waits_for_a_processor() -> None:
+    model = SimulatedModel(cpu_wait=lambda start: 0 if start < 2 * SECOND else 40 * MS)
+    rows = serve(model, [*steady(), Arrival(2 * SECOND)])
+    for row in rows.tables["batches"]:
+        row |= {"cpu_ns": row["infer_done"] - row["input_done"]}
+    assert times(rows.log(), 20) == {"compute": 10 * MS}
+    assert times(rows.log(), 21) == {"compute": 10 * MS, "cpu": 40 * MS}
+
+
 def test_the_usual_wait_for_a_processor_does_not_make_a_queue_slow() -> None:
     model = SimulatedModel(cpu_wait=lambda _start: 10 * MS)
     log = serve(model, [*steady(every=40 * MS), *(Arrival(2 * SECOND) for _ in range(3))]).log()

@@ -164,12 +164,12 @@ class Bench:
                 connection.sendall(head + body)
             connection.recv(1, socket.MSG_PEEK)  # until the answer begins
             begun = time.perf_counter()
+            # Later the process waits, too, with what it does after the answer.
+            self.waited[model] = self._waits(model) - waited
             time.sleep(read_s)
             _read(connection)
             self.read_ms = (time.perf_counter() - begun) * 1000
-            took = (time.perf_counter() - start) * 1000
-            self.waited[model] = self._waits(model) - waited
-            return took
+            return (time.perf_counter() - start) * 1000
 
     def _waits(self, model: str) -> float:
         pid = self.pids[model] = self.pids.get(model) or _pid(self, model)

@@ -14,10 +14,12 @@ from conch.base.command_line.option_types import count, port_or_any
 from conch.base.command_line.say import say
 from conch.base.control_characters import printable
 from conch.base.errors import ConchError, InvalidRequest, Unavailable
+from conch.clients.run.preloading import preloading
 
 if TYPE_CHECKING:
     from conch.clients.run.loading import LoadReader
     from conch.clients.run.source import RunSource
+    from conch.server.backends.processes.fork_server import ForkServer
     from conch.server.options.server_options import ServerOptions
     from conch.server.server import Server
 
@@ -31,11 +33,12 @@ _RELOAD_POLL_S = 1
 
 def run(arguments: Sequence[str]) -> int:
     """Serve a model until SIGTERM or Ctrl-C, or chat with a language model; return the exit status."""
-    parser = run_parser()
-    given = parser.parse_intermixed_args(arguments)
-    if given.model is None:
-        parser.error("X is missing: a file, a folder, a URL or the name of a pulled model")
-    return exit_status("run", lambda: _run(given))
+    with preloading(arguments) as fork_server:
+        parser = run_parser()
+        given = parser.parse_intermixed_args(arguments)
+        if given.model is None:
+            parser.error("X is missing: a file, a folder, a URL or the name of a pulled model")
+        return exit_status("run", lambda: _run(given, fork_server))
 
 
 def exit_status(command: str, action: Callable[[], int], given: Namespace | None = None) -> int:
@@ -83,13 +86,13 @@ def _inspected(given: Namespace) -> "tuple[RunSource, int, bool]":
     return source, need, talks
 
 
-def _run(given: Namespace) -> int:
+def _run(given: Namespace, fork_server: "ForkServer | None") -> int:
     _check_address(given)
     source, need, talks = _inspected(given)
     if given.prompt and not talks:
         raise InvalidRequest(f"'{given.model}' is not a language model, so it takes no prompt: {given.prompt[0]!r}")
     if not talks or given.serve:
-        return _serve(given, source, need)
+        return _serve(given, source, need, fork_server=fork_server)
     if not given.prompt and not sys.stdin.isatty():
         given.prompt = [sys.stdin.read().strip()]
         if not given.prompt[0]:
@@ -97,7 +100,13 @@ def _run(given: Namespace) -> int:
     return _converse(given, source, need)
 
 
-def _serve(given: Namespace, source: "RunSource", need: int, writer: int | None = None) -> int:
+def _serve(
+    given: Namespace,
+    source: "RunSource",
+    need: int,
+    writer: int | None = None,
+    fork_server: "ForkServer | None" = None,
+) -> int:
     """Run the server in this process. If it is ready, print where, or write its host:port to the pipe `writer`."""
     from conch.clients.run.loading import LoadClock, shown_loading
     from conch.clients.run.plate import engine_devices, print_plate
@@ -119,7 +128,7 @@ def _serve(given: Namespace, source: "RunSource", need: int, writer: int | None 
             if writer is None:
                 print_plate(server, given, need, seconds)
 
-        return run_server(options, (), ready, clock.enter)
+        return run_server(options, (), ready, clock.enter, fork_server)
 
 
 def _options(given: Namespace, source: "RunSource") -> "ServerOptions":

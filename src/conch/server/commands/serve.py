@@ -4,7 +4,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,18 +42,19 @@ def run_server(
     arguments: Sequence[str] = (),
     ready: Callable[["Server"], None] | None = None,
     on_phase: Callable[["ModelId", str], None] | None = None,
+    fork_server: "ForkServer | None" = None,
 ) -> int:
     """Run a server in this process until it is stopped; return the exit status.
 
     The values of secret flags in `arguments` are hidden; `ready` is called when the initial models are loaded,
-    `on_phase` when a load is in a new phase, "" at its end.
+    `on_phase` when a load is in a new phase, "" at its end. `fork_server` is one that has been started.
     """
     from conch.server.commands.process_secrets import hide_secrets, protect_memory
 
     hide_secrets(arguments)
     if not options.process_debugging:
         protect_memory()
-    with _fork_server(options) as fork_server:
+    with nullcontext(fork_server) if fork_server is not None else _fork_server(options) as forks:
         # Imported objects are permanent: exclude them from garbage collection, which would scan them in vain.
         gc.disable()
         from conch.server.server import run
@@ -61,7 +62,7 @@ def run_server(
         gc.freeze()
         gc.enable()
         try:
-            return run(options, fork_server, ready, on_phase)
+            return run(options, forks, ready, on_phase)
         except OSError as error:  # of the log file, so it cannot be logged
             print(f"conch serve: cannot start: {error}", file=sys.stderr)
             return _START_FAILURE

@@ -199,6 +199,18 @@ async def test_a_forked_process_is_like_a_started_one(
     assert psutil.Process(fork_server.pid).num_threads() == 1
 
 
+async def test_preloaded_modules_are_imported_before_forks(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn.linear_model", reason="needs scikit-learn, of the extra dev-all")
+    write_model(tmp_path, TELLS_ABOUT_ITSELF)
+    server = ForkServer(preload=("no_such_module", "sklearn.linear_model"))
+    try:
+        async with instances(tmp_path, server) as (runner,):
+            assert "sklearn.linear_model" in (await values_of(runner))["modules"]
+        assert psutil.Process(server.pid).num_threads() == 1  # otherwise a fork could copy a lock that is held
+    finally:
+        server.stop()
+
+
 async def test_no_two_processes_have_the_same_luck(tmp_path: Path, fork_server: ForkServer) -> None:
     write_model(tmp_path, ROLLS_DICE)
     async with instances(tmp_path, fork_server, 3) as runners:

@@ -1,7 +1,7 @@
 """Entry point of a Python model's process, and of the fork server.
 
 python_main.py <control fd> <input arena fd> <output arena fd> <instance name>     the process of one model
-python_main.py fork <requests fd>        the fork server; see `conch_child.python.fork_server`
+python_main.py fork <requests fd> <modules>        the fork server; see `conch_child.python.fork_server`
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import gc
 import os
 import socket
 import sys
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 
@@ -37,6 +39,10 @@ def main() -> None:
     from conch_child.python.channel import Channel
     from conch_child.python.service import MessageLoop
 
+    if sys.argv[1] == "fork":
+        for module in sys.argv[3:]:
+            with suppress(Exception):  # the model that needs it reports the error
+                import_module(module)
     gc.freeze()
     gc.enable()
     if sys.argv[1] == "fork":

@@ -20,7 +20,6 @@ from conch.base.errors import Code, ModelLoadError
 from conch.server.backends import child
 from conch.server.backends.child.conch_child.ipc import prctl
 from conch.server.backends.child.conch_child.ipc.wire import Message, WireError
-from conch.server.backends.processes import untrusted
 from conch.server.backends.processes.launch import ChildEnvironment, Connection, Exit, Launcher, Process
 
 MAIN = Path(child.__file__).with_name("python_main.py")
@@ -55,7 +54,8 @@ class ForkServer:
     """Launches processes by forking them from a process that it starts. Belongs to one thread.
 
     `limit_s` is the timeout of a launch: a fork takes milliseconds, but the fork server may have to import from a slow
-    disk first. `environment` has the variables of the fork server, and so of the processes of all models.
+    disk first. `environment` has the variables of the fork server, and so of the processes of all models. `preload` has
+    names of modules that it imports at its start, which those processes then share.
     """
 
     def __init__(
@@ -64,8 +64,10 @@ class ForkServer:
         *,
         limit_s: float = 60.0,
         environment: ChildEnvironment | None = None,
+        preload: Sequence[str] = (),
     ) -> None:
         self.environment = environment or ChildEnvironment()
+        self._preload = preload
         self._command = command
         self._limit_s = limit_s
         self._process: subprocess.Popen[bytes] | None = None
@@ -91,7 +93,7 @@ class ForkServer:
                 # Not a pipe: it is only read to explain a failure.
                 self._output = FileIO(os.memfd_create("conch fork server output", os.MFD_CLOEXEC), "r+")
                 self._process = subprocess.Popen(
-                    [*self._command, str(theirs.fileno())],
+                    [*self._command, str(theirs.fileno()), *self._preload],
                     stdin=subprocess.DEVNULL,
                     stdout=self._output,
                     stderr=self._output,
@@ -126,6 +128,8 @@ class ForkServer:
         self, name: str, connection: Connection, shared: Sequence[int], first: Awaitable[Message], rules: str = ""
     ) -> Process:
         """Fork a process and wait for its first message. Raises ModelLoadError."""
+        from conch.server.backends.processes import untrusted  # takes numpy, which the fork server need not wait for
+
         async with self._slots:
             with self._adopting():
                 self._request(f"{name}\0{rules}" if rules else name, connection, shared)

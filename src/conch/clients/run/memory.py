@@ -22,6 +22,7 @@ _LIBRARY_BYTES = {
 }
 # Backends with another default than one instance; each instance has a copy of the weights.
 _DEFAULT_INSTANCES = {"onnxruntime": 2}
+_SHARED_WEIGHTS = ("fil",)  # by all instances
 _ENGINES = ("openvino_genai", "vllm", "tensorrtllm")
 _MIN_CACHE_BYTES = GIB  # as conch_child/engine/openvino_genai/options.py requires
 # Quantizations of GGUF → bits of one weight, the best first.
@@ -63,13 +64,17 @@ def model_memory(files: ModelFiles) -> int:
     library = _LIBRARY_BYTES.get(config.backend, 0)
     if config.backend == "python":
         return instances(config) * (library + weights)
-    return library + instances(config) * weights
+    return library + _copies(config) * weights
 
 
 def instances(config: ModelConfig) -> int:
     """Return the number of instances that a configuration has, or gets."""
     default = _DEFAULT_INSTANCES.get(config.backend, 1)
     return sum(group.count or default for group in config.instance_groups) or default
+
+
+def _copies(config: ModelConfig) -> int:
+    return 1 if config.backend in _SHARED_WEIGHTS else instances(config)
 
 
 def _weights(files: ModelFiles) -> int:
@@ -85,7 +90,7 @@ def _remedy(files: ModelFiles, rest: int, models: int, takes_instances: bool) ->
     library = _LIBRARY_BYTES.get(config.backend, 0)
     if config.backend in _ENGINES:
         return _smaller_quantization(files, weights, rest - _MIN_CACHE_BYTES - library)
-    count = instances(config)
+    count = _copies(config)
     each = weights + (library if config.backend == "python" else 0)
     fitting = (rest - (0 if config.backend == "python" else library)) // max(each, 1)
     chosen = "--instances {}" if takes_instances else "count: {} in the instance_group of config.pbtxt"

@@ -16,7 +16,8 @@ from sklearn.ensemble import GradientBoostingClassifier, RandomForestRegressor
 
 from conch.base.errors import ConfigError, ModelLoadError
 from conch.domain.tensor import Tensor
-from tests.server.backends.driving import answers, complete, request, started
+from conch.server.backends.fil.backend import SharedForests
+from tests.server.backends.driving import answers, complete, plan, request, started
 
 Array = npt.NDArray[Any]
 OBJECTIVES = {
@@ -144,6 +145,18 @@ async def test_requests_are_joined(tmp_path: Path) -> None:
     got = await answers(instance, *asked)
     await instance.stop()
     np.testing.assert_allclose([answer.outputs[0].to_numpy()[0, 0] for answer in got], expected[:4], rtol=1e-5)
+
+
+async def test_instances_share_the_forest_of_the_same_file(tmp_path: Path) -> None:
+    directory = write(tmp_path / "m", train("xgboost", "regression")[0].save_model, "xgboost.json")
+    source = plan(directory, await complete(directory)).source
+    forests = SharedForests()
+    first, second = (forests.forest(source, name) for name in ("m_0", "m_1"))
+    assert first is second
+    (directory / "1/xgboost.json").unlink()
+    train("xgboost", "three")[0].save_model(directory / "1/xgboost.json")
+    changed = forests.forest(source, "m_0")
+    assert (first.classes, changed.classes) == (1, 3)
 
 
 @pytest.mark.parametrize("filename", ["xgboost.json", "xgboost.ubj", "model.txt", "checkpoint.tl"])

@@ -3,9 +3,11 @@
 Parameters and files are those of Triton's FIL backend. Runs on the CPU. NaN is a missing value.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from logging import getLogger
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +40,8 @@ _WITHOUT_EFFECT = (
 )
 # With fewer rows, another thread costs more than it saves.
 _MIN_ROWS_PER_THREAD = 64
+# How long the forest from which a configuration was completed waits for the instances. The load may fail before them.
+_KEPT_S = 5.0
 
 
 class FilBackend(Backend):
@@ -47,21 +51,60 @@ class FilBackend(Backend):
     can_use_gpus = False
     default_model_filename = ""  # depends on the parameter `model_type`
 
+    def __init__(self) -> None:
+        self._forests = SharedForests()
+
     async def complete(self, source: ModelSource) -> Mapping[str, Any]:
-        return await completed(source, _read_signature)
+        kept: list[Forest] = []
+
+        def read(source: ModelSource) -> Signature:
+            kept.append(self._forests.forest(source, source.config.name))
+            return _signature(kept[0], source.config)
+
+        document = await completed(source, read)
+        if kept:
+            asyncio.get_running_loop().call_later(_KEPT_S, kept.clear)
+        return document
 
     def instance(self, plan: InstancePlan) -> Instance:
-        return FilInstance(plan)
+        return FilInstance(plan, self._forests)
 
 
 backend = FilBackend
 
 
-class FilInstance(ThreadedInstance):
-    """One forest."""
+class SharedForests:
+    """The forests in use: instances of the same file share one, as computing does not change it. For any thread."""
 
-    def __init__(self, plan: InstancePlan) -> None:
+    def __init__(self) -> None:
+        self._forests = WeakValueDictionary[tuple[object, ...], Forest]()
+
+    def forest(self, source: ModelSource, instance: str) -> Forest:
+        """Return the forest of a model version, read unless it is in use. Errors name the instance. Blocks.
+
+        Raises ConfigError for an unknown model type, ModelLoadError for a file that cannot be read.
+        """
+        path, kind = locate_forest(source, instance)
+        lenient = chosen(source.config.parameters, "xgboost_allow_unknown_field", BOOLEANS, False)
+        try:
+            file = path.stat()
+            key = (file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns, kind, lenient)
+            forest = self._forests.get(key)
+            if forest is None:
+                forest = self._forests[key] = read_forest(path, kind, lenient=lenient)
+        except (ValueError, OSError) as error:
+            raise ModelLoadError(
+                f"treelite error: {error} ('{path}', read as {kind}, for model instance '{instance}')"
+            ) from error
+        return forest
+
+
+class FilInstance(ThreadedInstance):
+    """Computes with a forest."""
+
+    def __init__(self, plan: InstancePlan, forests: SharedForests) -> None:
         super().__init__(plan)
+        self._forests = forests
         self._forest: Forest | None = None
         self._output = _Output(plan.source.config)
         self._threads = 1
@@ -69,7 +112,7 @@ class FilInstance(ThreadedInstance):
     def load(self) -> None:
         source = self.plan.source
         config = source.config
-        self._forest = _read(source, self.plan.name)
+        self._forest = self._forests.forest(source, self.plan.name)
         check_signature(config, _signature(self._forest, config))
         self._output.configure(self._forest.classes)
         if self.plan.kind is InstanceKind.GPU:
@@ -147,10 +190,6 @@ def _gives_classes(parameters: Mapping[str, str]) -> bool:
     )
 
 
-def _read_signature(source: ModelSource) -> Signature:
-    return _signature(_read(source, source.config.name), source.config)
-
-
 def _signature(forest: Forest, config: ModelConfig) -> Signature:
     """Return the one input and the one output, in the precision of the configuration."""
     width = 1 if _gives_classes(config.parameters) else forest.classes
@@ -169,15 +208,3 @@ def _info(name: str, width: int, config: ModelConfig) -> TensorInfo:
     spec = config.input(name) or config.output(name)
     datatype = spec.datatype if spec is not None and spec.datatype in _FLOATS else "FP32"
     return TensorInfo(name, datatype, (-1, width), "FP32 or FP64")
-
-
-def _read(source: ModelSource, instance: str) -> Forest:
-    parameters = source.config.parameters
-    path, kind = locate_forest(source, instance)
-    lenient = chosen(parameters, "xgboost_allow_unknown_field", BOOLEANS, False)
-    try:
-        return read_forest(path, kind, lenient=lenient)
-    except (ValueError, OSError) as error:
-        raise ModelLoadError(
-            f"treelite error: {error} ('{path}', read as {kind}, for model instance '{instance}')"
-        ) from error

@@ -9,6 +9,7 @@ from io import TextIOWrapper
 
 from conch.base.command_line.command_table import commands, tasks
 
+_INTERRUPTED = 130
 _BROKEN_PIPE = 141  # as of a program that SIGPIPE ended
 _GLOBAL_FLAGS = ("--help", "--version")
 
@@ -24,8 +25,8 @@ def main() -> None:
     if arguments and arguments[0] in commands():
         name = arguments[0]
         command = commands()[name]
-        run = getattr(import_module(f"conch.{command.module}"), name.replace("-", "_"))
         try:
+            run = getattr(import_module(f"conch.{command.module}"), name.replace("-", "_"))
             status = run(arguments[1:])
             print(end="", flush=True)
         except ModuleNotFoundError as error:
@@ -34,6 +35,9 @@ def main() -> None:
             remedy = f"pip install 'conch-server[{command.extra}]'"
             print(f"conch {name}: {error.name} is not installed; {remedy}", file=sys.stderr)
             status = 1
+        except KeyboardInterrupt:  # before the command handles it, or at its end
+            print(f"conch {name}: interrupted", file=sys.stderr)
+            status = _INTERRUPTED
         except BrokenPipeError:
             if not _has_lost_reader():
                 raise

@@ -91,3 +91,23 @@ def test_misspelt_words_get_a_suggestion(line: str, suggestion: str) -> None:
 @pytest.mark.parametrize("word", ["help", "--vers"])
 def test_help_as_a_command_and_shortened_flags(word: str) -> None:
     assert conch_command(word).returncode == 0
+
+
+INTERRUPTED_IMPORT = """
+import signal, sys
+from conch.cli import main
+
+class CtrlC:
+    def find_spec(self, name, *_):
+        if name == "conch.clients.run.command":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, CtrlC())
+sys.argv = ["conch", "run", "model.onnx"]
+main()
+"""
+
+
+def test_ctrl_c_during_the_imports_of_a_command_shows_no_traceback() -> None:
+    result = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "", "conch run: interrupted\n")

@@ -60,7 +60,7 @@ OPTIONAL = {
         "server/backends/child/conch_child/python/app/kinds.py",
     },
     "redis": {"server/core/redis_store.py"},
-    "tokenizers": {"domain/llm/tokenizer_file.py"},
+    "tokenizers": {"domain/llm/text_model.py"},
 }
 
 # Options that are read through a method or a property of ServerOptions.

@@ -41,9 +41,9 @@ from conch.server.frontends.openai import chat, response_store
 from conch.server.frontends.openai import exchange as openai_exchange
 from conch.server.frontends.openai.batches import store as batch_store
 from conch.server.frontends.v2_grpc import infer_stream
-from conch.server.frontends.v2_http import debug_endpoints
 from conch.server.frontends.v2_http import generate as v2_http_generate
 from conch.server.frontends.v2_http import infer as v2_http_infer
+from conch.server.frontends.v2_http import management
 from conch.server.observability.metrics import loop_lag
 from conch.server.observability.tracing import observer
 from conch.server.options.parser import parse
@@ -192,7 +192,7 @@ BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
             f"{size(OPTIONS.batch_max_bytes)}; 1/2 of what others leave",
             "`--batch-max-bytes`",
         ),
-        ("Concurrent readings of the event log", f"{debug_endpoints.MAX_READING}"),
+        ("Concurrent readings of the event log", f"{management.MAX_READING}"),
         ("Traces queued for writing", f"{observer.MAX_QUEUED_TRACES:,}, {size(observer.MAX_QUEUED_BYTES)}"),
         ("Key file reload delay", f"{2 * api_keys.WATCH_S:g} s"),
         ("Drain timeout at shutdown", seconds(OPTIONS.exit_timeout_secs), "`--exit-timeout-secs`"),

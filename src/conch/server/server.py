@@ -66,15 +66,13 @@ from conch.server.frontends.why_header import ShortForms
 from conch.server.observability.degradations import Degradations, Probe, log_degradation
 from conch.server.observability.event_log import EventRecorder
 from conch.server.observability.event_reading import EventReader, log_families
-from conch.server.observability.incidents.facts import facts
-from conch.server.observability.incidents.incidents import Incidents, Sources
+from conch.server.observability.incidents.incidents import Incidents, Sources, facts
 from conch.server.observability.incidents.payloads import Payloads
 from conch.server.observability.incidents.triggers import Counts, Triggers
 from conch.server.observability.metrics.custom import MetricSample
 from conch.server.observability.metrics.families import Metrics, RequestMemory, otlp_exporter
-from conch.server.observability.metrics.loop_lag import LoopLag
+from conch.server.observability.metrics.loop_lag import GarbagePauses, LoopLag
 from conch.server.observability.metrics.proc_meters import ProcessMeter
-from conch.server.observability.pauses import GarbagePauses
 from conch.server.observability.tracing.observer import Observer
 from conch.server.options.server_options import ServerOptions
 from conch.server.repository.agents import run_agents

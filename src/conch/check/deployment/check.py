@@ -72,12 +72,11 @@ def _check_data(sources: Sequence[SourceFile], served: Served) -> Iterator[Findi
         return
     try:
         from conch.check.deployment.cluster import check_facts, check_services
-        from conch.check.deployment.compose import check_compose, is_compose
         from conch.check.deployment.limits_files import check_limits, is_limits_file
         from conch.check.deployment.objects import pod_owners, read_objects
         from conch.check.deployment.queries import check_queries
         from conch.check.deployment.schema import check_schemas
-        from conch.check.deployment.workloads import check_init_containers, check_workload
+        from conch.check.deployment.workloads import check_compose, check_init_containers, check_workload, is_compose
     except ModuleNotFoundError as error:
         message = f"manifests and files for monitoring were not checked: the package {error.name} is not installed"
         yield Finding("monitoring-unchecked", Place(marked[0].path), message)

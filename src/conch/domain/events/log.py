@@ -13,9 +13,19 @@ import numpy as np
 import orjson
 
 from conch.base.errors import InvalidRequest, NotFound
-from conch.domain.events.id_packing import pack_ids, packed_id_bytes, unpack_ids
 from conch.domain.events.layout import DTYPES, FORMAT, KINDS, NAME, TIME
-from conch.domain.events.packing import MAX_TABLE_BYTES, RowLink, Table, expanded_bytes, pack, packed_bytes, unpack
+from conch.domain.events.packing import (
+    MAX_TABLE_BYTES,
+    RowLink,
+    Table,
+    expanded_bytes,
+    pack,
+    pack_ids,
+    packed_bytes,
+    packed_id_bytes,
+    unpack,
+    unpack_ids,
+)
 
 Cell: TypeAlias = int | str
 

@@ -19,6 +19,19 @@ from conch.base.errors import Unsupported
 from conch.domain.files.model_folder import read_json_object
 from conch.domain.model_config import ModelConfig, TensorSpec
 
+
+def read_tokenizer(path: Path) -> Any:
+    """Return the `tokenizers.Tokenizer` of a file. Raises Unsupported for an invalid file or without the package."""
+    try:
+        from tokenizers import Tokenizer
+    except ModuleNotFoundError:
+        raise Unsupported(f"{path.name} needs the package tokenizers: pip install 'conch-server[text]'") from None
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library's only type
+        raise Unsupported(f"{path} is not a valid {path.name}: {error}") from None
+
+
 TOKENIZER = "tokenizer.json"
 # Files beside the model that this module reads, relative to the folder of the checkpoint.
 POOLING = "1_Pooling/config.json"

@@ -2,9 +2,8 @@
 
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from conch.base.command_line.flag_values import value_kind
 from conch.base.command_line.flags import flag_field
@@ -173,12 +172,6 @@ class InputSettings:
     tolerance: float = flag_field(
         1e-3, REQUESTS, "of floats in expected answers (default: 0.001)", value_kind("RATIO", ratio)
     )
-    priority: int = 0
-    timeout_us: int = 0
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Other parameters of v2 requests, or other fields of requests to the OpenAI API."""
-    think_s: float = 0.0
-    """Between the turns of a session."""
     seed: int = 0
 
     @property

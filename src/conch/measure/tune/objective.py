@@ -1,4 +1,4 @@
-"""What to reach: objectives with weights, and constraints, over the figures of a measurement. Pure.
+"""What to reach: objectives and constraints, over the figures of a measurement. Pure.
 
 Figures are a mapping from the names below to numbers: seconds, bytes, per second, ratios. Unknown figures are absent.
 """
@@ -45,14 +45,6 @@ METRICS = _metrics()
 
 
 @dataclass(frozen=True, slots=True)
-class Objective:
-    """A figure to improve."""
-
-    metric: str
-    weight: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class Constraint:
     """Bounds of a figure in seconds, bytes, per second."""
 
@@ -80,17 +72,22 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Objectives and constraints of one run."""
+    """One run: the names of the figures to improve, of equal weight, and the constraints."""
 
-    objectives: tuple[Objective, ...] = (Objective("throughput"),)
+    objectives: tuple[str, ...] = ("throughput",)
     constraints: tuple[Constraint, ...] = ()
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The figures of objectives and constraints, each once."""
+        return tuple(dict.fromkeys((*self.objectives, *(constraint.metric for constraint in self.constraints))))
 
     def is_feasible(self, figures: Mapping[str, float]) -> bool:
         """Return whether the figures meet all constraints."""
         return not any(constraint.violation(figures) for constraint in self.constraints)
 
     def score(self, figures: Mapping[str, float]) -> float | None:
-        """Return the score, higher is better: the weighted mean logarithm of the objectives.
+        """Return the score, higher is better: the mean logarithm of the objectives.
 
         A difference of 0.05 is about 5 %. Outside of the constraints it is lower than inside, the lower the farther.
         None if a figure of an objective is unknown.
@@ -99,27 +96,19 @@ class Goal:
         if violation:
             return _INFEASIBLE - violation
         total = 0.0
-        for objective in self.objectives:
-            value = figures.get(objective.metric)
+        for name in self.objectives:
+            value = figures.get(name)
             if value is None or value <= 0:
                 return None
-            total += objective.weight * log(value) * (1 if METRICS[objective.metric].rising else -1)
-        return total / sum(objective.weight for objective in self.objectives)
+            total += log(value) * (1 if METRICS[name].rising else -1)
+        return total / len(self.objectives)
 
     def unknown(self, figures: Mapping[str, float]) -> list[str]:
         """Return the metrics of objectives and constraints that the figures lack."""
-        names = [
-            *(objective.metric for objective in self.objectives),
-            *(constraint.metric for constraint in self.constraints),
-        ]
-        return [name for name in dict.fromkeys(names) if name not in figures]
+        return [name for name in self.metrics if name not in figures]
 
     def __str__(self) -> str:
-        words = [
-            f"{'maximize' if METRICS[objective.metric].rising else 'minimize'} {objective.metric}"
-            + (f" (weight {objective.weight:g})" if len(self.objectives) > 1 else "")
-            for objective in self.objectives
-        ]
+        words = [f"{'maximize' if METRICS[name].rising else 'minimize'} {name}" for name in self.objectives]
         return ", ".join([*words, *map(str, self.constraints)])
 
 

@@ -13,7 +13,7 @@ from conch.base.errors import InvalidRequest
 from conch.base.http.credentials import KEY_HELP
 from conch.measure.bench.input_settings import REQUESTS, InputSettings
 from conch.measure.tune.knobs import FIELD_PREFIX, KNOBS, KnobError, parse_values
-from conch.measure.tune.objective import METRICS, Constraint, Goal, Objective
+from conch.measure.tune.objective import METRICS, Constraint, Goal
 from conch.measure.tune.repository_client import ServerAccess
 from conch.measure.tune.search import DEFAULT_STRATEGY, STRATEGIES
 from conch.measure.tune.space import Value
@@ -232,11 +232,11 @@ class TuneFlags:
                     raise FlagError(f"unknown figure '{name}'; known: {', '.join(METRICS)}")
                 if METRICS[name].rising is not rising:
                     raise FlagError(f"'{name}' is {'minimized' if rising else 'maximized'}")
-                objectives.append(Objective(name))
+                objectives.append(name)
         if self.goodput:
             if not self.trial.slo:
                 raise FlagError("--goodput needs --slo, such as --slo latency:100ms")
-            objectives.append(Objective("goodput"))
+            objectives.append("goodput")
         constraints = [
             Constraint(name, maximum=limit)
             for name in ("avg", "p50", "p90", "p95", "p99")

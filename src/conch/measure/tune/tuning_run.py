@@ -35,11 +35,7 @@ class PlainTuneView(TuneView):
     """One line a trial, on stderr."""
 
     def __init__(self, goal: Goal) -> None:
-        names = [
-            *(objective.metric for objective in goal.objectives),
-            *(constraint.metric for constraint in goal.constraints),
-        ]
-        self._figures = list(dict.fromkeys([*names, "throughput", "p99"]))[:_MAX_FIGURES]
+        self._figures = list(dict.fromkeys([*goal.metrics, "throughput", "p99"]))[:_MAX_FIGURES]
         self._head = ""
 
     def say(self, text: str) -> None:

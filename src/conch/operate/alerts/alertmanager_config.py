@@ -1,11 +1,12 @@
 """Configurations of Alertmanager that send alerts to the receiver."""
 
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from conch.base.errors import ConfigError
 from conch.base.http.credentials import check_no_credentials
-from conch.base.yaml_documents import dump_documents
+from conch.base.yaml_documents import dump_documents, load_documents
 from conch.operate.alerts.configuration import ReceiverConfig, Secret
 
 
@@ -32,45 +33,11 @@ def alertmanager_snippet(config: ReceiverConfig, url: str) -> str:
 
 
 def alertmanager_file(webhook: str) -> dict[str, Any]:
-    """Return a configuration of Alertmanager that routes the alerts to a webhook, urgent ones sooner."""
-    return {
-        "route": {
-            "receiver": "conch",
-            "group_by": ["alertname", "model", "model_name", "instance"],
-            "group_wait": "30s",
-            "group_interval": "5m",
-            "repeat_interval": "4h",
-            "routes": [
-                {
-                    "matchers": ['alertname=~"Conch.*"', 'severity="critical"'],
-                    "receiver": "conch",
-                    "group_wait": "5s",
-                    # Above the receiver's default of deduplicate_for, 1h, which would swallow the repetition.
-                    "repeat_interval": "2h",
-                },
-                {
-                    "matchers": ['alertname=~"Conch.*"', 'severity="info"'],
-                    "receiver": "conch",
-                    "group_wait": "1m",
-                    "repeat_interval": "24h",
-                },
-            ],
-        },
-        # A target that is down explains its other alerts, and fast burning of a budget explains slow burning.
-        "inhibit_rules": [
-            {
-                "source_matchers": ['alertname="ConchTargetDown"'],
-                "target_matchers": ['alertname=~"Conch.*"', 'alertname!="ConchTargetDown"'],
-                "equal": ["instance"],
-            },
-            {
-                "source_matchers": ['alertname="ConchErrorBudgetBurnFast"'],
-                "target_matchers": ['alertname=~"ConchErrorBudgetBurn|ConchErrorBudgetBurnSlow"'],
-                "equal": ["model", "version"],
-            },
-        ],
-        "receivers": [{"name": "conch", "webhook_configs": [{"url": webhook, "send_resolved": True}]}],
-    }
+    """Return `alertmanager.yml`, which routes the alerts to a webhook, urgent ones sooner."""
+    text = Path(__file__).with_name("alertmanager.yml").read_text(encoding="utf-8")
+    document: dict[str, Any] = load_documents(text)[0].value
+    document["receivers"][0]["webhook_configs"] = [{"url": webhook, "send_resolved": True}]
+    return document
 
 
 def check_webhook_url(option: str, url: str) -> None:

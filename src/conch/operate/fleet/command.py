@@ -20,8 +20,8 @@ from conch.base.errors import ConchError, ConfigError, Unavailable
 if TYPE_CHECKING:
     from conch.operate.fleet.fleet import Fleet, FleetSettings, ProxyName
     from conch.operate.fleet.load_generator import ClientProtocol, LoadProfile
+    from conch.operate.fleet.report import FleetView
     from conch.operate.fleet.scaling_loop import FleetPolicy
-    from conch.operate.fleet.view import FleetView
 
 
 _FAILURE = 1
@@ -147,7 +147,7 @@ async def _run(given: FleetFlags, serve_flags: Sequence[str], folder: Path) -> i
     from conch.base.process.stop_signals import stop_signals
     from conch.operate.fleet.fleet import Fleet
     from conch.operate.fleet.load_generator import parse_profile
-    from conch.operate.fleet.view import fleet_view
+    from conch.operate.fleet.report import fleet_view
 
     stopping = stop_signals()
     profile = parse_profile(given.load) if given.load else None

@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conch.base.errors import BackendError, ConchError, InvalidRequest, Unsupported
-from conch.domain.llm.text_model import TOKENIZER, Task, TextModel, text_model
-from conch.domain.llm.tokenizer_file import read_tokenizer
+from conch.domain.llm.text_model import TOKENIZER, Task, TextModel, read_tokenizer, text_model
 from conch.domain.model_config import ModelConfig, TensorSpec
 from conch.domain.request import InferRequest, InferResponse, Timeline
 from conch.domain.tensor import NUMPY_DTYPES, Tensor

@@ -27,22 +27,25 @@ from conch.server.frontends import openapi
 from conch.server.frontends.openai.adapters import AdaptersApi
 from conch.server.frontends.openai.batches.endpoints import ENDPOINTS as OF_BATCHES
 from conch.server.frontends.openai.batches.endpoints import BatchApi
-from conch.server.frontends.openai.embeddings import embeddings_endpoint
 from conch.server.frontends.openai.error_form import OPENAI
 from conch.server.frontends.openai.generations import CHAT, COMPLETION, Generations
 from conch.server.frontends.openai.messages import COUNTS, MESSAGES
 from conch.server.frontends.openai.models import OpenAiModels
 from conch.server.frontends.openai.ollama import OllamaApi
 from conch.server.frontends.openai.responses import ResponsesApi
-from conch.server.frontends.openai.texts import text_endpoint, texts_of
+from conch.server.frontends.openai.texts import embeddings_endpoint, text_endpoint, texts_of
 from conch.server.frontends.openai.tokens import TokensEndpoint
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.v2_grpc.service import HEALTH_SERVICE, INFERENCE_SERVICE
-from conch.server.frontends.v2_http.debug_endpoints import DebugEndpoints
 from conch.server.frontends.v2_http.generate import GenerateEndpoints
 from conch.server.frontends.v2_http.infer import HttpInferEndpoint, ReplyForm
-from conch.server.frontends.v2_http.limits_endpoints import LimitsEndpoints
-from conch.server.frontends.v2_http.management import RepositoryEndpoints, SettingsEndpoints, SharedMemoryEndpoints
+from conch.server.frontends.v2_http.management import (
+    DebugEndpoints,
+    LimitsEndpoints,
+    RepositoryEndpoints,
+    SettingsEndpoints,
+    SharedMemoryEndpoints,
+)
 from conch.server.frontends.v2_http.server_endpoints import ServerEndpoints
 from conch.server.options.server_options import ServerOptions
 

@@ -1,13 +1,48 @@
-"""Checks of several options together, and of the files that they name."""
+"""Checks of several options together, of the files that they name, and of the variables that platforms set.
+
+Hosting platforms set variables in a server's environment, from which options follow.
+"""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from conch.base.command_line.flag_values import words_of
-from conch.server.options.platform import check_platform_variables
 from conch.server.options.server_options import ServerOptions
 from conch.server.options.trace import check_trace_settings
+
+_CHOICES = {
+    "SAGEMAKER_TRITON_PING_MODE": ("ready", "live"),
+    "SAGEMAKER_TRITON_INFERENCE_TYPE": ("infer", "generate", "generate_stream"),
+}
+_NAMES = (*_CHOICES, "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME", "AIP_PREDICT_ROUTE", "AIP_HEALTH_ROUTE")
+
+
+def platform_variables(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Return the variables that the endpoints of platforms read, with their values."""
+    return tuple((name, environ[name]) for name in _NAMES if environ.get(name))
+
+
+def platform_options(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options that follow from Vertex AI's variables, as in Triton. Flags have precedence over them."""
+    options: dict[str, Any] = {}
+    if environ.get("AIP_MODE") == "PREDICTION":
+        options |= {"allow_vertex_ai": True, "allow_http": False, "allow_grpc": False}
+        if environ.get("AIP_STORAGE_URI"):
+            options["model_repository"] = (environ["AIP_STORAGE_URI"],)
+    port = environ.get("AIP_HTTP_PORT", "")
+    if port.isdecimal() and int(port) < 65536:
+        options["vertex_ai_port"] = int(port)
+    return options
+
+
+def check_platform_variables(variables: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each variable with an unknown value."""
+    for name, choices in _CHOICES.items():
+        if (value := variables.get(name, choices[0])) not in choices:
+            yield f"{name} is '{value}'; expected one of {', '.join(choices)}"
+
 
 _WILDCARD_ADDRESSES = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not bound
 _REMOTE_SCHEMES = ("s3", "gs", "as", "oci", "http", "https")

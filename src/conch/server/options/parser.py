@@ -12,8 +12,7 @@ from typing import Any
 
 from conch.base.command_line.flags import ENVIRONMENT_PREFIX, Flag, Standing
 from conch.base.suggestion import closest
-from conch.server.options.checks import check_options
-from conch.server.options.platform import platform_options, platform_variables
+from conch.server.options.checks import check_options, platform_options, platform_variables
 from conch.server.options.server_options import FLAGS, STRICT_MODEL_CONFIG, ServerOptions
 
 _MIN_VARIABLE_SIMILARITY = 0.75  # of difflib, for a suggestion

@@ -575,7 +575,7 @@ class ServerOptions:
         "", "Cloud endpoints", "Model of requests to Vertex AI that name none; the only model if not given."
     )
 
-    # Not a flag: variables that hosting platforms set, see `platform.py`.
+    # Not a flag: variables that hosting platforms set, see `checks.py`.
     platform_variables: tuple[tuple[str, str], ...] = ()
     # Not flags: messages of the parser for the log; ports to try if one is in use, from the given one on; what the user
     # named, if not the repositories; whether clients may unload models outside of mode explicit.

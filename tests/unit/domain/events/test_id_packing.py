@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.base.errors import InvalidRequest
-from conch.domain.events.id_packing import pack_ids, packed_id_bytes, unpack_ids
 from conch.domain.events.log import EventLog
+from conch.domain.events.packing import pack_ids, packed_id_bytes, unpack_ids
 
 _NAMES = st.lists(
     st.one_of(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from conch.domain.events.log import EventLog
-from conch.measure.incidents.comparison import ReplayComparison, run_of
+from conch.measure.incidents.replay import ReplayComparison, run_of
 
 
 def log_of(batches: list[list[int]], first: int = 1, ms: int = 2) -> EventLog:

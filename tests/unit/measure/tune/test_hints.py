@@ -7,7 +7,7 @@ import pytest
 
 from conch.measure.tune.hints import ranked
 from conch.measure.tune.knobs import LOAD, Document, with_settings
-from conch.measure.tune.objective import Goal, Objective
+from conch.measure.tune.objective import Goal
 from conch.measure.tune.search import STRATEGIES
 from conch.measure.tune.space import Dimension, Space, Value
 from conch.measure.tune.tune_settings import TuneSettings
@@ -32,7 +32,7 @@ def documents(settings: Mapping[str, Value]) -> dict[str, Document]:
 @pytest.mark.parametrize("metric", ["throughput", "p99"])
 def test_more_instances_without_a_delay_go_first(metric: str) -> None:
     log = log_of(run(MODEL, traffic([0] * 600), work(lambda size: MS * (4 + size)), clients=4), MODEL, cpu_ns=1000)
-    settings = TuneSettings("m", goal=Goal((Objective(metric),)))
+    settings = TuneSettings("m", goal=Goal((metric,)))
     found = [SPACE.settings(point) for point in ranked(log, settings, SPACE, CURRENT, documents)]
     assert len(found) == 6  # not of the other backend, which the log does not know
     assert found[0]["instances"] != 1

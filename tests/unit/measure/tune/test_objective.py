@@ -1,6 +1,6 @@
 import pytest
 
-from conch.measure.tune.objective import Constraint, Goal, Objective, shown
+from conch.measure.tune.objective import Constraint, Goal, shown
 
 FAST = {"throughput": 100.0, "p99": 0.040}
 FASTER = {"throughput": 120.0, "p99": 0.080}
@@ -22,13 +22,8 @@ def test_the_nearer_to_a_constraint_the_better() -> None:
     assert (goal.score(FASTER) or 0) > (goal.score({**FASTER, "p99": 0.2}) or 0)
 
 
-def test_weights() -> None:
-    goal = Goal((Objective("p99", 10), Objective("throughput", 1)))
-    assert (goal.score(FAST) or 0) > (goal.score(FASTER) or 0)
-
-
 def test_unknown_figures() -> None:
-    goal = Goal((Objective("gpu_memory"),), (Constraint("p99", maximum=1),))
+    goal = Goal(("gpu_memory",), (Constraint("p99", maximum=1),))
     assert goal.score(FAST) is None
     assert goal.unknown(FAST) == ["gpu_memory"]
 

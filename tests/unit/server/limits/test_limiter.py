@@ -6,9 +6,8 @@ import pytest
 
 from conch.base.errors import LimitExceeded
 from conch.domain.limits import read_limits_text
-from conch.server.limits.limiter import MAX_TENANTS, OTHER_TENANTS, Bucket, Limiter, ModelMeters
+from conch.server.limits.limiter import MAX_TENANTS, OTHER_TENANTS, WINDOW_NS, Bucket, Limiter, ModelMeters
 from conch.server.limits.table import ALL, LimitTable
-from conch.server.limits.windows import WINDOW_NS
 
 SECOND = WINDOW_NS
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from conch.server.limits.windows import PEAK_HOLD_NS, SLOT_NS, WINDOW_NS, RateWindow
+from conch.server.limits.limiter import PEAK_HOLD_NS, SLOT_NS, WINDOW_NS, RateWindow
 
 SECOND = WINDOW_NS
 

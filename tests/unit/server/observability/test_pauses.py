@@ -5,7 +5,7 @@ from time import monotonic_ns
 
 from conch.server.observability.event_log import EventRecorder
 from conch.server.observability.event_reading import EventReader
-from conch.server.observability.pauses import GarbagePauses
+from conch.server.observability.metrics.loop_lag import GarbagePauses
 
 
 def test_each_collection_is_a_pause() -> None:

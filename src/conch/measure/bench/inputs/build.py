@@ -17,7 +17,7 @@ from conch.measure.bench.inputs.sequences import (
     SequenceStep,
     with_cancellations,
 )
-from conch.measure.bench.inputs.tensor_request import fixed_parameters, tensor_encoder
+from conch.measure.bench.inputs.tensor_request import tensor_encoder
 from conch.measure.bench.inputs.tensors import InputRow, InputStreams, TensorGenerator, batches, input_forms
 from conch.measure.bench.targets.target import BenchTarget, Protocol, TensorMetadata
 
@@ -116,11 +116,10 @@ def _generated(target: BenchTarget, settings: InputSettings) -> PreparedInputs:
         steps = [SequenceStep([generator.tensor(form) for form in forms]) for _ in range(settings.distinct_requests)]
         return _sequences(target, settings, _in_lengths(steps, settings), shown_forms(forms))
     encoder = tensor_encoder(target, settings)
-    parameters = fixed_parameters(settings)
 
     def make(index: int) -> PreparedRequest:
         tensors = [generator.tensor(form) for form in forms]
-        return PreparedRequest(index, *encoder.encode(tensors, parameters), encoder.response)
+        return PreparedRequest(index, *encoder.encode(tensors, {}), encoder.response)
 
     requests, notes = distinct_requests(make, settings.distinct_requests)
     what = f"{len(requests)} {settings.input_data} requests: {shown_forms(forms)}"
@@ -139,10 +138,9 @@ def _of_streams(target: BenchTarget, settings: InputSettings, streams: InputStre
             steps = [sequence for step in steps for sequence in _in_lengths(step, settings)]
         return _sequences(target, settings, steps, what, streams.notes)
     encoder = tensor_encoder(target, settings)
-    parameters = fixed_parameters(settings)
     requests = []
     for index, row in enumerate(grouped[0]):
-        head, body = encoder.encode(list(row.tensors.values()), parameters)
+        head, body = encoder.encode(list(row.tensors.values()), {})
         expected = expect_outputs(target, row.expected, settings.tolerance)
         requests.append(PreparedRequest(index, head, body, encoder.response, expected=expected))
     return PreparedInputs(FixedRequests(requests), what, streams.notes)
@@ -175,7 +173,6 @@ def _sequences(
     source = SequenceSource(
         sequences,
         tensor_encoder(target, settings),
-        fixed_parameters(settings),
         CancellationPattern(settings.cancel),
         text_ids=target.model.text_sequence_ids,
     )

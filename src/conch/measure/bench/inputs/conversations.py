@@ -58,10 +58,6 @@ class ConversationScript(Script):
     def needs_answers(self) -> bool:
         return True
 
-    @property
-    def think_s(self) -> float:
-        return self._source.think_s
-
 
 @dataclass(frozen=True, slots=True)
 class ConversationSource(ScriptSource):
@@ -69,7 +65,6 @@ class ConversationSource(ScriptSource):
 
     conversations: Sequence[Conversation]
     encoder: OpenAiEncoder
-    think_s: float
     cancellations: CancellationPattern
     unique: UniqueWords | None = None
 

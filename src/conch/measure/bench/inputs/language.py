@@ -22,7 +22,7 @@ from conch.measure.bench.inputs.openai_request import OpenAiEncoder, try_server
 from conch.measure.bench.inputs.prompt_files import FilePrompt
 from conch.measure.bench.inputs.prompts import DEFAULT_WORDS, PromptWriter, UniqueWords
 from conch.measure.bench.inputs.sequences import CancellationPattern
-from conch.measure.bench.inputs.tensor_request import TensorRequestEncoder, fixed_parameters, tensor_encoder
+from conch.measure.bench.inputs.tensor_request import TensorRequestEncoder, tensor_encoder
 from conch.measure.bench.inputs.tensors import to_wire
 from conch.measure.bench.inputs.vocabulary import (
     TokenCounter,
@@ -52,7 +52,6 @@ class TextTensorEncoder:
         self._encoder: TensorRequestEncoder = tensor_encoder(target, settings)
         self._model: TargetModel = target.model
         self._forms = {form.name: form for form in target.model.inputs}
-        self._parameters = fixed_parameters(settings)
         self._settings = settings
         self.response: ResponseKind = self._encoder.response
         self._streams = self.response in (ResponseKind.GENERATE_STREAM, ResponseKind.GRPC_STREAM)
@@ -64,7 +63,7 @@ class TextTensorEncoder:
         exact = self._settings.output_tokens is not None
         values: dict[str, Any] = {PROMPT_INPUT: prompt, "stream": self._streams, "exclude_input_in_output": True}
         sampling = {"max_tokens": limit} | ({"min_tokens": limit, "ignore_eos": True} if exact else {})
-        parameters = dict(self._parameters)
+        parameters: dict[str, Any] = {}
         if _SAMPLING in self._forms:
             values[_SAMPLING] = orjson.dumps(sampling).decode()
         else:
@@ -165,7 +164,7 @@ class LanguageInputs:
         if self._openai is None or self._openai.form.route is OpenAiRoute.EMBEDDINGS:
             raise InputError("conversations need chat or completions of the OpenAI API (--protocol openai)")
         pattern = CancellationPattern(self._settings.cancel)
-        source = ConversationSource(conversations, self._openai, self._settings.think_s, pattern, unique)
+        source = ConversationSource(conversations, self._openai, pattern, unique)
         return PreparedInputs(source, what, tuple(self.notes))
 
     def of_sizes(self, sizes: Sequence[RequestSize], block_tokens: int) -> PreparedInputs:

@@ -49,7 +49,7 @@ class OpenAiEncoder:
         self.response = ResponseKind.OPENAI_STREAM if self.streams else ResponseKind.OPENAI_UNARY
         self.path = target.base_path + _PATHS[form.route]
         self._head = http_head(self.path, "application/json")
-        self._extra = {"model": target.model.name, **settings.parameters}
+        self._model = target.model.name
         self._exact = settings.output_tokens is not None
 
     def encode(self, prompt: str | Sequence[Message], output_tokens: int | None) -> tuple[bytes, bytes]:
@@ -60,7 +60,7 @@ class OpenAiEncoder:
         self, prompt: str | Sequence[Message], output_tokens: int | None, *, streams: bool, exact: bool | None = None
     ) -> dict[str, Any]:
         """Return the body of a request. `exact` asks for `output_tokens`, not fewer."""
-        document = dict(self._extra)
+        document: dict[str, Any] = {"model": self._model}
         if self.form.route is OpenAiRoute.EMBEDDINGS:
             document["input"] = prompt
             return document

@@ -10,7 +10,7 @@ import numpy as np
 from conch.domain.tensor import Tensor
 from conch.measure.bench.generator import Answer, Cancel, ExpectedAnswer, PreparedRequest, Script, ScriptSource
 from conch.measure.bench.input_settings import Amount, Cancellation
-from conch.measure.bench.inputs.tensor_request import ParameterMap, TensorRequestEncoder
+from conch.measure.bench.inputs.tensor_request import TensorRequestEncoder
 
 # In turn, so that any share in percent is met.
 _MIN_REQUESTS = 200
@@ -91,14 +91,12 @@ class SequenceSource(ScriptSource):
         self,
         sequences: Sequence[Sequence[SequenceStep]],
         encoder: TensorRequestEncoder,
-        parameters: ParameterMap,
         cancellations: CancellationPattern,
         *,
         text_ids: bool,
     ) -> None:
         self._sequences = sequences
         self._encoder = encoder
-        self._parameters = parameters
         self._cancellations = cancellations
         self._text_ids = text_ids
         self._first_id = 1 + len(sequences) + secrets.randbits(_FIRST_ID_BITS)
@@ -123,7 +121,6 @@ class SequenceSource(ScriptSource):
         """Return the request with this number in its sequence."""
         identifier = self._first_id + session
         parameters = {
-            **self._parameters,
             "sequence_id": f"conch-bench-{identifier}" if self._text_ids else identifier,
             "sequence_start": number == 0,
             "sequence_end": last,

@@ -36,16 +36,6 @@ def tensor_encoder(target: BenchTarget, settings: InputSettings) -> TensorReques
     return _V2Grpc(target)
 
 
-def fixed_parameters(settings: InputSettings) -> dict[str, Any]:
-    """Return the parameters of every v2 request."""
-    found = dict(settings.parameters)
-    if settings.priority:
-        found["priority"] = settings.priority
-    if settings.timeout_us:
-        found["timeout"] = settings.timeout_us
-    return found
-
-
 def http_head(path: str, content_type: str, *more: str) -> bytes:
     """Return the head of a POST without the fields of the connection."""
     lines = [f"POST {path} HTTP/1.1", f"Content-Type: {content_type}", *more]

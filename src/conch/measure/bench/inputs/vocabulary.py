@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.base.errors import Unsupported
-from conch.domain.llm.tokenizer_file import read_tokenizer
+from conch.domain.llm.text_model import read_tokenizer
 from conch.measure.bench.input_settings import InputError, OpenAiRoute
 from conch.measure.bench.inputs.openai_request import OpenAiEncoder, user_message
 from conch.measure.bench.targets.http_probe import HttpProbe

@@ -31,10 +31,10 @@ from conch.protocols.openai.requests import ChatCall, CompletionCall
 from conch.server.core.generative_model import GenerativeModel
 from conch.server.frontends.offload.pool import Outcome
 from conch.server.frontends.openai.calls import CallReader
-from conch.server.frontends.openai.embeddings import EmbeddingDialect, embeddings_endpoint
 from conch.server.frontends.openai.errors import refusal_of
 from conch.server.frontends.openai.generations import AdmittedCall, Dialect, Generations
 from conch.server.frontends.openai.models import OpenAiModels
+from conch.server.frontends.openai.texts import EmbeddingDialect, embeddings_endpoint
 from conch.server.frontends.parts import Parts
 
 # The version of Ollama whose API this is; clients look for features by it.

@@ -18,8 +18,10 @@ from conch.domain.request import Admitted, InferRequest, InferResponse, Timeline
 from conch.domain.tensor import Buffer
 from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.protocols.http.reply import HttpReply
+from conch.protocols.openai.embeddings import EmbeddingCall, read_embedding
 from conch.protocols.openai.fields import InvalidField
-from conch.protocols.openai.text_calls import PROMPTS, READERS, Rows, TextCall, join_call
+from conch.protocols.openai.large import join_prompts
+from conch.protocols.openai.text_calls import PROMPTS, READERS, Rows, TextCall, join_call, of_embedding
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.server.core.generative_model import GenerativeModel
 from conch.server.core.served_model import ServedModel
@@ -396,3 +398,38 @@ class _Exchange:
         if self._trace is not None:
             self._trace.root.prompt_tokens = self._feed.tokens
             self._trace.answered(error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingDialect:
+    """How an API reads calls for embeddings, and writes answers and errors.
+
+    `read` reads a small body, `join` what a worker process has made of a large one by `job`. `write` is the job that
+    writes an answer: of the vectors, and of model, tokens, encoding and the duration so far in ns.
+    """
+
+    job: str
+    read: Callable[[Buffer], EmbeddingCall]
+    join: Callable[[Outcome], EmbeddingCall]
+    write: str
+    refusal: Callable[[ConchError], HttpRefusal] = refusal_of
+
+
+def _joined_embedding(outcome: Outcome) -> EmbeddingCall:
+    rest, *inputs = outcome.parts
+    return read_embedding(rest, join_prompts(outcome.meta, inputs))
+
+
+EMBEDDINGS = EmbeddingDialect(job="embedding", read=read_embedding, join=_joined_embedding, write="embeddings")
+
+
+def embeddings_endpoint(parts: Parts, dialect: EmbeddingDialect = EMBEDDINGS) -> CallReader[TextCall]:
+    """Return the handler of a path."""
+
+    def read(body: Buffer) -> TextCall:
+        return of_embedding(dialect.read(body))
+
+    def join(outcome: Outcome) -> TextCall:
+        return of_embedding(dialect.join(outcome))
+
+    return text_endpoint(parts, TextDialect(dialect.job, read, join, dialect.write, dialect.refusal))

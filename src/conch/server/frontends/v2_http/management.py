@@ -1,17 +1,20 @@
-"""Management over HTTP: loading models, trace and log settings, and regions of shared memory."""
+"""Management over HTTP: loading models, settings of traces and logs, regions of shared memory, limits, debugging."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from time import monotonic_ns
+from typing import Any, Final
+from urllib.parse import parse_qs
 
 import orjson
 
-from conch.base.errors import InvalidRequest, NotFound, Unsupported
+from conch.base.errors import ConfigError, InvalidRequest, NotFound, Unavailable, Unsupported
+from conch.domain.limits import RATES, Limits, Quantity, read_limits
 from conch.domain.tensor import Buffer
 from conch.protocols.http.errors import JSON
 from conch.protocols.http.long_replies import ReplyTasks, send_in_slices
-from conch.protocols.http.message import HttpRequest
+from conch.protocols.http.message import HttpRequest, content_type
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.regions import missing_name, not_allowed
 from conch.protocols.v2_json import documents
@@ -28,6 +31,11 @@ from conch.protocols.v2_json.regions import read_cuda_registration, read_registr
 from conch.server.core.inference import Inference
 from conch.server.core.shared_memory.regions import SharedMemory
 from conch.server.frontends.parts import Parts
+from conch.server.limits.limiter import Limiter
+from conch.server.limits.manager import LimitManager
+from conch.server.observability.event_reading import EventReader
+from conch.server.observability.incidents.incidents import Incidents
+from conch.server.observability.incidents.triggers import Incident
 
 
 class RepositoryEndpoints:
@@ -151,3 +159,168 @@ def check_model(inference: Inference, name: str) -> None:
         inference.model(name, None)
     except NotFound:
         raise InvalidRequest(f"Request for unknown model : {name}") from None
+
+
+_KINDS = (("soft", False), ("enforced", True))
+
+
+class LimitsEndpoints:
+    """Serves `/v2/limits`."""
+
+    def __init__(self, parts: Parts, tasks: ReplyTasks) -> None:
+        self._inference = parts.inference
+        self._manager = parts.limits
+        self._tasks = tasks
+        self._tenants = parts.tenants
+
+    def answer(self, request: HttpRequest, reply: HttpReply) -> None:
+        """GET the limits in force, PUT those of the administrator, or DELETE them. Raises ConchError."""
+        manager = self._present()
+        if request.method == b"GET":
+            reply.send(200, JSON, orjson.dumps(self._document(manager)))
+            return
+        limits: Limits = {}
+        if request.method == b"PUT":
+            limits = _read(request)
+        elif len(request.body):
+            raise InvalidRequest("DELETE takes no body; it removes all limits of the administrator")
+        who = self._who(request, reply)
+        what = "limits set" if request.method == b"PUT" else "limits removed"
+        self._change(reply, manager, lambda: manager.set_admin(limits, who, what))
+
+    def roll_back(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Undo the last change by the administrator. Raises ConchError."""
+        manager = self._present()
+        who = self._who(request, reply)
+
+        async def undo() -> bool:
+            if not await manager.roll_back(who):
+                raise InvalidRequest("there is no change by the administrator since the start to roll back")
+            return True
+
+        self._change(reply, manager, undo)
+
+    def _change(self, reply: HttpReply, manager: LimitManager, change: Callable[[], Awaitable[bool]]) -> None:
+        async def answer() -> None:
+            changed = await change()
+            document = {"changed": changed, "audited": manager.audit is not None, **self._document(manager)}
+            reply.send(200, JSON, orjson.dumps(document))
+
+        self._tasks.run(reply, answer())
+
+    def _present(self) -> LimitManager:
+        if self._manager is None:
+            raise Unsupported("this server has no limits")
+        return self._manager
+
+    def _who(self, request: HttpRequest, reply: HttpReply) -> str:
+        key = self._tenants.key_name(request)
+        return f"key:{key}" if key else f"client:{reply.peer or 'unix socket'}"
+
+    def _document(self, manager: LimitManager) -> dict[str, object]:
+        return {**manager.document(), "models": self._models(manager.limiter)}
+
+    def _models(self, limiter: Limiter) -> list[dict[str, object]]:
+        """Return limits and rates of each model version, all tenants together, and of an ensemble those of its stages.
+
+        `effective_requests_per_second` is the rate of an ensemble at which it or one of its stages is at its limit.
+        """
+        found: list[dict[str, object]] = []
+        for model in self._inference.models():
+            entry = _version_entry(limiter, model.config.name, str(model.version))
+            stages = self._inference.stages(model).items()
+            if stages:
+                entry["stages"] = [
+                    _version_entry(limiter, stage.config.name, str(stage.version))
+                    | {"requests_per_request": requests.number, "exact": requests.exact}
+                    for stage, requests in stages
+                ]
+                factors = [(model.config.name, str(model.version), 1)]
+                factors += [(stage.config.name, str(stage.version), requests.number) for stage, requests in stages]
+                entry["effective_requests_per_second"] = {
+                    kind: limiter.table.tightest(factors, Quantity.REQUESTS, enforced=enforced)
+                    for kind, enforced in _KINDS
+                }
+            found.append(entry)
+        return found
+
+
+def _read(request: HttpRequest) -> Limits:
+    try:
+        return read_limits(orjson.loads(request.body), "body")
+    except orjson.JSONDecodeError as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from None
+    except ConfigError as error:
+        raise InvalidRequest(error.message) from None
+
+
+def _version_entry(limiter: Limiter, model: str, version: str) -> dict[str, object]:
+    one = [(model, version, 1)]
+    limits = {
+        quantity.value: {kind: limiter.table.tightest(one, quantity, enforced=enforced) for kind, enforced in _KINDS}
+        for quantity in RATES
+    }
+    rate = limiter.rate(model, version, monotonic_ns())
+    return {"model": model, "version": version, **limits, "requests_in_last_second": rate}
+
+
+_DEFAULT_LAST_S: Final = 300.0
+_MAX_LAST_S: Final = 1e9
+MAX_READING: Final = 4  # readings of the event log at the same time, each with a copy of it
+_BINARY: Final = content_type(b"application/octet-stream")
+
+
+class DebugEndpoints:
+    """Serves `/v2/debug`."""
+
+    def __init__(self, parts: Parts, tasks: ReplyTasks) -> None:
+        self._events = parts.events
+        self._incidents = parts.incidents
+        self._tasks = tasks
+        self._reading = 0
+
+    def events(self, request: HttpRequest, reply: HttpReply) -> None:
+        """Answer with the event log of the last seconds, as a file. Raises ConchError."""
+        if self._events is None:
+            raise Unavailable("the event log is off (--event-log-bytes=0)")
+        if self._reading >= MAX_READING:
+            raise Unavailable("the event log is being read by others; try again in some seconds", retry_after_s=5)
+        last_s = _last_s(request.query)
+        self._reading += 1
+        self._tasks.run(reply, self._send(reply, self._events, last_s))
+
+    def incident(self, request: HttpRequest, reply: HttpReply) -> None:
+        """GET a bundle of the last seconds, or POST to have one written to --incident-dir. Raises ConchError."""
+        if self._incidents is None:
+            raise Unavailable("this server writes no incident bundles")
+        last_s = _last_s(request.query)
+        incident = Incident("request", f"a client at {reply.peer or 'a unix socket'} asked for a bundle")
+        if request.method == b"POST":
+            reply.send(200, JSON, orjson.dumps({"outcome": self._incidents.report(incident)}))
+        else:
+            self._tasks.run(reply, self._send_bundle(reply, self._incidents, last_s, incident))
+
+    async def _send_bundle(self, reply: HttpReply, incidents: Incidents, last_s: float, incident: Incident) -> None:
+        reply.send(200, _BINARY, await incidents.bundle(last_s, incident))
+
+    async def _send(self, reply: HttpReply, events: EventReader, last_s: float) -> None:
+        try:
+            log = await events.read_bytes(last_s)
+        finally:
+            self._reading -= 1
+        reply.send(200, _BINARY, log)
+
+
+def _last_s(query: bytes) -> float:
+    """Return the seconds that a query asks for. Raises InvalidRequest."""
+    values = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=None)
+    if unknown := sorted(set(values) - {"last"}):
+        raise InvalidRequest(f"unknown query parameter '{unknown[0]}', expected last=<seconds>")
+    text = values.get("last", [str(_DEFAULT_LAST_S)])[-1]
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= _MAX_LAST_S:
+        raise InvalidRequest(f"last={text[:50]} is not a number of seconds")
+    return seconds

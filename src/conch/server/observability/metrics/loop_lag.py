@@ -2,10 +2,11 @@
 
 A lag has two causes: a call ran for too long on the loop, or the loop's thread got no CPU time, which is not a fault of
 the server. So the lag is without the time in which that thread was ready to run, and at most the CPU time
-that the process used meanwhile.
+that the process used meanwhile. Collections of garbage are recorded in the event log, too.
 """
 
 import asyncio
+import gc
 import logging
 import signal
 import threading
@@ -13,13 +14,42 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import accumulate
 from math import inf
-from time import monotonic, monotonic_ns, process_time
+from time import monotonic, monotonic_ns, process_time, thread_time_ns
 from types import FrameType
+from typing import Any
 
 from conch.base.process.cpu_wait import CpuWait
 from conch.domain.exposition import Buckets, Family
 from conch.server.observability.event_log import EventRecorder
 from conch.server.observability.metrics.reading import Reading, read_one
+
+
+class GarbagePauses:
+    """Records each collection while it is started. All threads that run Python wait for one, whichever begins it."""
+
+    def __init__(self, recorder: EventRecorder) -> None:
+        self._recorder = recorder
+        self._began = 0
+        self._cpu_ns = 0
+
+    def start(self) -> None:
+        """Begin to record."""
+        if self._recorder.on:
+            gc.callbacks.append(self._collected)
+
+    def stop(self) -> None:
+        """End. Safe to call more than once."""
+        if self._collected in gc.callbacks:
+            gc.callbacks.remove(self._collected)
+
+    def _collected(self, phase: str, facts: dict[str, Any]) -> None:
+        if phase == "start":
+            self._began, self._cpu_ns = monotonic_ns(), thread_time_ns()
+        elif self._began:
+            cpu_ns = thread_time_ns() - self._cpu_ns
+            self._recorder.pause(f"gc {facts['generation']}", self._began, monotonic_ns(), cpu_ns)
+            self._began = 0
+
 
 INTERVAL_S = 0.025
 MAX_BLOCKED_S = 0.1

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from conch.server.observability.incidents.facts import facts
+from conch.server.observability.incidents.incidents import facts
 from conch.server.options.parser import parse
 
 

@@ -51,6 +51,14 @@ def load_documents(text: str, *, unique_keys: bool = False) -> list[YamlDocument
     return _documents(yaml.SafeLoader(text), unique_keys)
 
 
+def load_document(text: str, *, unique_keys: bool = False) -> YamlDocument:
+    """Parse a text of one document; that of an empty text is None. Raises YamlError, also for several documents."""
+    documents = load_documents(text, unique_keys=unique_keys)
+    if len(documents) > 1:
+        raise YamlError(f"{len(documents)} documents; write one", documents[1].line(()))
+    return documents[0] if documents else YamlDocument(None)
+
+
 def _is_shallow(text: str) -> bool:
     """Whether the fast loader can read a text: it crashes on deep nesting, as its recursion is unbounded."""
     depth = 0

@@ -231,18 +231,15 @@ def read_limits_file(path: Path) -> dict[LimitKey, int]:
 def read_limits_text(text: str, where: str) -> dict[LimitKey, int]:
     """Read limits from YAML, of which JSON is a part. Raises ConfigError."""
     try:
-        from conch.base.yaml_documents import YamlError, load_documents
+        from conch.base.yaml_documents import YamlError, load_document
     except ModuleNotFoundError:
         raise ConfigError(_INSTALL) from None
     try:
-        documents = load_documents(text, unique_keys=True)
+        document = load_document(text, unique_keys=True)
     except YamlError as error:
         raise ConfigError(f"line {error.line} of {where}: {error}") from None
-    if len(documents) > 1:
-        raise ConfigError(f"{where} has {len(documents)} documents; write one")
-    if not documents:
+    if document.value is None:
         return {}
-    document = documents[0]
     return read_limits(document.value, where, lambda index: document.line(("limits", index)))
 
 

@@ -57,20 +57,18 @@ def read_declarations(path: Path) -> list[DeclaredFamily]:
             "docs/observability/custom-metrics.md describes it. Shared libraries are not supported"
         )
     try:
-        from conch.base.yaml_documents import YamlError, load_documents
+        from conch.base.yaml_documents import YamlError, load_document
     except ModuleNotFoundError:
         raise Unavailable(
             "--metrics-config=custom_metrics=… needs PyYAML: pip install 'conch-server[monitoring]'"
         ) from None
     try:
-        documents = load_documents(path.read_text(encoding="utf-8"))
+        document = load_document(path.read_text(encoding="utf-8"))
     except YamlError as error:
         raise ConfigError(f"{path}:{error.line}: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--metrics-config=custom_metrics={path}: cannot read the file: {error}") from None
-    if len(documents) != 1:
-        raise ConfigError(f"{path}: {len(documents)} documents; write one, with the key metrics")
-    return _Reader(path, documents[0].value, documents[0].lines).families()
+    return _Reader(path, document.value, document.lines).families()
 
 
 def _python(path: Path) -> Any:

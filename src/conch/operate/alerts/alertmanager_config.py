@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from conch.base.errors import ConfigError
 from conch.base.http.credentials import check_no_credentials
-from conch.base.yaml_documents import dump_documents, load_documents
+from conch.base.yaml_documents import dump_documents, load_document
 from conch.operate.alerts.configuration import ReceiverConfig, Secret
 
 
@@ -35,7 +35,7 @@ def alertmanager_snippet(config: ReceiverConfig, url: str) -> str:
 def alertmanager_file(webhook: str) -> dict[str, Any]:
     """Return `alertmanager.yml`, which routes the alerts to a webhook, urgent ones sooner."""
     text = Path(__file__).with_name("alertmanager.yml").read_text(encoding="utf-8")
-    document: dict[str, Any] = load_documents(text)[0].value
+    document: dict[str, Any] = load_document(text).value
     document["receivers"][0]["webhook_configs"] = [{"url": webhook, "send_resolved": True}]
     return document
 

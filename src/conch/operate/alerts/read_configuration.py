@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from conch.base.durations import parse_prometheus_duration
 from conch.base.errors import ConfigError
 from conch.base.suggestion import closest, did_you_mean
-from conch.base.yaml_documents import YamlDocument, YamlError, YamlPath, load_documents
+from conch.base.yaml_documents import YamlDocument, YamlError, YamlPath, load_document
 from conch.operate.alerts.chat_services import SERVICES, body_of_template
 from conch.operate.alerts.configuration import (
     DEFAULT_DEDUPLICATE_S,
@@ -42,12 +42,9 @@ def read_configuration(path: Path) -> ReceiverConfig:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error.strerror if isinstance(error, OSError) else 'not UTF-8'}") from None
     try:
-        documents = load_documents(text, unique_keys=True)
+        document = load_document(text, unique_keys=True)
     except YamlError as error:
         raise ConfigError(f"{path}: line {error.line}: {error}") from None
-    if len(documents) > 1:
-        raise ConfigError(f"{path}: {len(documents)} documents; write one")
-    document = documents[0] if documents else YamlDocument(None)
     reader = _ConfigReader(path.parent, document)
     config = reader.read(document.value)
     if reader.problems:

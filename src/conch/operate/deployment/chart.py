@@ -12,7 +12,7 @@ from typing import Any
 from conch.base.errors import ConfigError
 from conch.base.helm import HelmError, render_chart
 from conch.base.suggestion import did_you_mean
-from conch.base.yaml_documents import load_documents
+from conch.base.yaml_documents import load_document, load_documents
 
 # The order in which objects are applied; those of other kinds come last.
 _KINDS = ("ServiceAccount", "Role", "RoleBinding", "Service", "Deployment", "StatefulSet")
@@ -76,14 +76,14 @@ def shipped_autoscaler(kind: str, name: str, namespace: str) -> dict[str, Any]:
     """
     text = (_RENDERED / f"{kind}.yaml").read_text(encoding="utf-8")
     text = text.replace(RENDERED_NAMESPACE, namespace).replace(RENDERED_NAME, name)
-    document: dict[str, Any] = load_documents(text)[0].value
+    document: dict[str, Any] = load_document(text).value
     return document
 
 
 def adapter_rules() -> list[dict[str, Any]]:
     """Return the rules of prometheus-adapter that serve metrics of pods in the custom.metrics.k8s.io API."""
     text = (chart_folder() / "files" / "adapter-rules.yaml").read_text(encoding="utf-8")
-    rules: list[dict[str, Any]] = load_documents(text)[0].value["rules"]["custom"]
+    rules: list[dict[str, Any]] = load_document(text).value["rules"]["custom"]
     return rules
 
 

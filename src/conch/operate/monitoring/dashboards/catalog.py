@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from conch.base.yaml_documents import load_documents
+from conch.base.yaml_documents import load_document
 from conch.domain.metrics.catalog import all_metrics
 from conch.operate.monitoring.rules.thresholds import Thresholds
 from conch.operate.monitoring.translate.dialects import LABELS
@@ -103,7 +103,7 @@ _VARIABLES = {
 
 def all_dashboards(names: DcgmNames = "legacy") -> tuple[GrafanaDashboard, ...]:
     """Return the dashboards, with DCGM's names before or since 4.7."""
-    [document] = load_documents(_FILE.read_text(encoding="utf-8"))
+    document = load_document(_FILE.read_text(encoding="utf-8"))
     return tuple(_dashboard(declared, names) for declared in document.value)
 
 

@@ -83,7 +83,7 @@ def one(**changes: object) -> str:
         ("metrics: 1\n", "metrics.yaml", "a list named metrics"),
         ("metrics: []\nmore: 1\n", ":2: more", "unknown key"),
         ("metrics:\n  - [\n", ":3:", "invalid YAML"),
-        ("", "metrics.yaml", "write one"),
+        ("", "metrics.yaml", "a list named metrics is missing"),
     ],
 )
 def test_a_mistake_is_refused(tmp_path: Path, text: str, place: str, message: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.clients.running import ASCII_ONLY, TIMEOUT_S, Running, conch
 from tests.support.encoders import write_encoder, write_tokenizer
 from tests.support.models import tensor, write_ensemble, write_identity, write_python
+from tests.support.ports import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples/models"
 DIGITS = EXAMPLES / "digits/1/model.onnx"
@@ -42,6 +43,21 @@ def test_the_plate_has_device_memory_and_url(digits: Running) -> None:
     assert digits.url == f"http://127.0.0.1:{digits.port}"
     assert "inputs  image FP32[8,8]" in digits.text
     assert digits.errors == ""
+
+
+def test_why_a_model_cannot_be_loaded_is_one_plain_line(home: Path, tmp_path: Path) -> None:
+    number = tensor("X", "FP32", 1)
+    write_python(
+        tmp_path, "broken", f"input {number} output {number}", "return []", more="def initialize(self, args): 1 / 0"
+    )
+    result = conch(home, "run", str(tmp_path / "broken"), f"--port={free_port()}")
+    first, *others = result.stderr.splitlines()
+    assert result.returncode == 1
+    assert first == (
+        "conch run: failed to load 'broken' version 1: Internal: model instance 'broken_0' failed to initialize: "
+        "ZeroDivisionError: division by zero"
+    )
+    assert all(line.startswith("  ") for line in others)  # the place in its code
 
 
 def test_the_printed_curl_line_works(digits: Running) -> None:

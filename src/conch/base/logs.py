@@ -5,7 +5,8 @@
 
 A line has the level's letter, month and day, time in UTC, process, file and line, then the message, quoted as in JSON,
 so that text from clients cannot start a new line. Blocks of several lines (a traceback, a table) follow indented. With
-`--log-format=json` a line is an object with the same parts and the record's fields.
+`--log-format=json` a line is an object with the same parts and the record's fields. For `conch run`, whose readers are
+persons, a line is the message after the command's name.
 
 A record may have, in `extra`:
 
@@ -26,6 +27,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TextIO, overload
 
+from conch.base.control_characters import printable
 from conch.base.errors import Code, ConchError, Unsupported
 
 # For the output of models: stdout, stderr and `pb_utils.Logger`.
@@ -33,6 +35,7 @@ MODEL_LOGGER = "conch.model"
 
 _OFF = logging.CRITICAL + 1
 FORMATS = ("default", "ISO8601", "json")
+PLAIN = "plain"  # a further format, of `conch run`
 # Control characters for terminals and line breaks that JSON does not escape.
 _CONTROLS = {
     code: f"\\u{code:04x}"
@@ -133,6 +136,17 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line)
 
 
+class PlainFormatter(logging.Formatter):
+    """Formats records for a person: the message after `conch run`, further lines indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines."""
+        message = _shortened(record.getMessage().rstrip("\n"))
+        instance = getattr(record, "instance", None)
+        lines = [f"[{instance}] {message}" if instance else message, _block(record, self)]
+        return "conch run: " + "\n  ".join(printable(line) for text in lines for line in text.splitlines())
+
+
 _COLOURS = {"E": "\x1b[1;31mE\x1b[0m", "W": "\x1b[1;33mW\x1b[0m"}
 _LEVEL_NAMES = {"E": "ERROR", "W": "WARNING", "I": "INFO"}
 
@@ -144,6 +158,8 @@ def quoted(value: object) -> str:
 
 
 def _formatter(form: str, *, coloured: bool) -> logging.Formatter:
+    if form == PLAIN:
+        return PlainFormatter()
     return JsonFormatter() if form == "json" else LineFormatter(iso8601=form == "ISO8601", coloured=coloured)
 
 

@@ -691,9 +691,11 @@ async def _serve(
             starting = asyncio.ensure_future(server.load_models())
             await asyncio.wait([starting, asyncio.ensure_future(stopping.wait())], return_when=asyncio.FIRST_COMPLETED)
             if not stopping.is_set() and (report := await starting).failed:
-                _log.error("%s", report)
+                if report.requested > 1 or not options.source:
+                    _log.error("%s", report)
                 if options.exit_on_error:
-                    _log.error("exiting; use --exit-on-error=false to serve the other models; %s", _START_HELP)
+                    if not options.source:  # conch run has no such flag
+                        _log.error("exiting; use --exit-on-error=false to serve the other models; %s", _START_HELP)
                     await server.stop()
                     return 1
             if starting.done() and ready is not None:
@@ -742,5 +744,5 @@ def _log_settings(options: ServerOptions) -> logs.LogSettings:
         options.log_warning,
         options.log_error,
         options.log_verbose,
-        options.log_format,
+        logs.PLAIN if options.source and options.log_format == "default" else options.log_format,
     )

@@ -15,6 +15,7 @@ from conch.base.logs import (
     JsonFormatter,
     LineFormatter,
     LogSettings,
+    PlainFormatter,
     ServerLogHandler,
     configure,
 )
@@ -63,6 +64,11 @@ def test_each_level_has_tritons_letter(level: int, letter: str) -> None:
 def test_a_message_cannot_forge_a_second_line() -> None:
     line = LineFormatter().format(record('model "x"\nE1121 root] "broken"\x1b[31m'))
     assert line.endswith('] "model \\"x\\"\\nE1121 root] \\"broken\\"\\u001b[31m"')
+
+
+def test_lines_for_persons_are_the_message_alone() -> None:
+    line = PlainFormatter().format(record("no model\nforged:\x1b[31m %s", "x", instance="m_0", block="a\nb"))
+    assert line == "conch run: [m_0] no model\n  forged:\N{REPLACEMENT CHARACTER}[31m x\n  a\n  b"
 
 
 @pytest.mark.parametrize("formatter", [LineFormatter(), JsonFormatter()])

@@ -567,6 +567,34 @@ async def test_a_response_after_the_deadline_is_counted() -> None:
     assert missed(model, "late") == 1
 
 
+@pytest.mark.parametrize(("received", "needed"), [(0, 1000), (-10 * SECOND, 1500)])
+async def test_only_late_answers_that_could_have_been_in_time_make_executions_begin_earlier(
+    received: int, needed: int
+) -> None:
+    model, (worker,) = await started(config())
+    timeline = until_in(60)
+    model.submit(request(timeline=timeline), Caller())
+    timeline.received += received
+    timeline.deadline = timeline.received - received // 2
+    worker.answer()
+    assert missed(model, "late") == 1
+    assert model._service_times.with_margin(1000) == needed
+
+
+async def test_an_idle_instance_executes_what_fits_although_others_were_late() -> None:
+    model, _ = await started(config())
+    measured(model, {1: 1000})
+    for _ in range(4):  # then requests have to begin 3000 s before their deadlines
+        model._service_times.ended(late=True)
+    model.check_deadline(until_in(1500))
+    with pytest.raises(DeadlineMissed, match="its execution alone takes"):
+        model.check_deadline(until_in(900))
+    model.submit(request(), Caller())
+    with pytest.raises(DeadlineMissed):
+        model.check_deadline(until_in(3500))
+    model.check_deadline(until_in(4500))
+
+
 async def test_a_batch_waits_for_its_delay_only_as_long_as_its_deadlines_permit(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,7 +88,9 @@ class BatchingModel(ScheduledModel):
         for instance in self.instances:
             if instance.ready:
                 free_in += self._free_in(instance, now)
-        return (start_in(free_in, batches, batch_ns) if free_in else 0), times.with_margin(service)
+        wait = start_in(free_in, batches, batch_ns) if free_in else 0
+        # An instance that is idle has nothing better to do: with a margin that exceeds the deadline it would stay so.
+        return wait, times.with_margin(service) if wait else service
 
     def _free_in(self, instance: Instance, now: int) -> list[int]:
         """Return in about how many ns an instance can begin a batch: for each that it executes concurrently."""

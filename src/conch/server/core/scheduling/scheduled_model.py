@@ -432,7 +432,8 @@ class ScheduledModel(ServedModel):
         if timeline.deadline:
             late = done > timeline.deadline
             self.statistics.deadline_misses["late"] += late
-            self._service_times.ended(late=late)
+            if not late or done - timeline.started <= timeline.deadline - timeline.received:
+                self._service_times.ended(late=late)  # others would have been late whenever they began
         if self.statistics.first_response is not None:
             self.statistics.first_response.add((pending.first_response or done) - timeline.received)
 

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING
 
 from conch.measure.bench.generator import AnswerCheck, Endpoint, PreparedRequest, Transport
 from conch.measure.bench.load.connection import EncodedRequest, KnownAnswers, LoadConnection, LoadOwner, Wire, describe
-from conch.measure.bench.load.grpc.connection import GrpcConnection, grpc_fields
-from conch.measure.bench.load.grpc.messages import encode_grpc
 from conch.measure.bench.load.http1_connection import Http1Connection, KnownAnswer, encode_http1
 
 if TYPE_CHECKING:
     import ssl
-
 
 # Linux has about 28,000 local ports for each pair of addresses. Once half of them are taken, it searches for the next
 # one so long that 20,000 connections take ten seconds of CPU time.
@@ -123,24 +120,3 @@ def reach(endpoint: Endpoint, timeout_s: float) -> tuple[int, tuple[object, ...]
         else:
             return int(family), tuple(address)
     raise ConnectionError(f"cannot connect to {endpoint.place}: {'; '.join(causes)}")
-
-
-class GrpcConnectionFactory(ConnectionFactory):
-    """What all connections of a process have in common. Each has at most `requests` in flight."""
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        address: tuple[int, tuple[object, ...]],
-        requests: int,
-        check: AnswerCheck | None = None,
-    ) -> None:
-        super().__init__(endpoint, address, check)
-        self._requests = requests
-        self._grpc_fields = grpc_fields(endpoint)
-
-    def encode(self, request: PreparedRequest, keep_body: bool) -> EncodedRequest:
-        return EncodedRequest(request, encode_grpc(request), keep_body)
-
-    def _connection(self, owner: LoadOwner, wire: Wire) -> LoadConnection:
-        return GrpcConnection(owner, wire, self._requests, self._grpc_fields, self._answers)

@@ -299,7 +299,7 @@ def _run_process(
 def _factory(plan: LoadPlan, address: tuple[int, tuple[object, ...]]) -> ConnectionFactory:
     if plan.endpoint.transport != Transport.GRPC:
         return ConnectionFactory(plan.endpoint, address, plan.check)
-    from conch.measure.bench.load.connection_factory import GrpcConnectionFactory  # a load over HTTP/1.1 needs no HPACK
+    from conch.measure.bench.load.grpc.factory import GrpcConnectionFactory  # a load over HTTP/1.1 needs no HPACK
 
     each = math.ceil(_in_flight(plan) / connection_limit(plan))
     return GrpcConnectionFactory(plan.endpoint, address, max(_GRPC_REQUESTS_PER_CONNECTION, each), plan.check)

@@ -14,6 +14,8 @@ from conch.server.observability.degradations import Report
 MIN_REQUESTS = 1000  # before a model's batches or cache are judged
 _MIN_WAITING = 2.0  # mean number of requests in the queue, by Little's law
 _MIN_SHARE_OF_DELAY = 0.5
+# Samples in succession that must find requests alone: a machine that stands still makes them wait in one.
+_MIN_ALONE_SAMPLES = 2
 # How long a worker with requests may show no progress before it is named, and how many usual executions.
 _MIN_STILL_S = 60.0
 _MIN_EXECUTIONS = 10
@@ -72,6 +74,7 @@ class _Watched:
     def __init__(self, model: ServedModel) -> None:
         self.last = counters(model)
         self.unbatched = self.last  # since when no execution had two requests
+        self.alone_samples = 0  # in succession, in which requests waited and were executed alone
         self.found: list[Degradation] = []
         self.stalled: tuple[Worker, int] | None = None  # that the event log has, and since when
 
@@ -185,7 +188,9 @@ def _conditions(model: ServedModel, now: Counters, watched: _Watched) -> Iterato
         yield "cache_never_hit", f"the response cache had no hit in {now.misses} requests of model '{name}'"
     if model.cache is not None and model.cache.noted_surplus:
         yield "cache_too_small", f"a response of model '{name}' is larger than the whole response cache"
-    if alone := batchable_alone(model, now.since(watched.unbatched), now.since(watched.last)):
+    alone = batchable_alone(model, now.since(watched.unbatched), now.since(watched.last))
+    watched.alone_samples = watched.alone_samples + 1 if alone else 0
+    if watched.alone_samples >= _MIN_ALONE_SAMPLES:
         yield "batches_never_form", alone
 
 

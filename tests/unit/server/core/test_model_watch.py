@@ -52,6 +52,26 @@ async def test_without_batching_nothing_is_missed() -> None:
     assert batchable_alone(served, counted, counted) == ""
 
 
+async def test_one_sample_of_waiting_is_not_reported() -> None:
+    """A machine that stands still for seconds makes requests wait, which are executed alone afterwards."""
+    served = await model()
+    watch = ModelWatch(lambda: [served], lambda *_: None, lambda *_: None)
+
+    def sampled(waited_ns: int) -> list[str]:
+        statistics = served.statistics
+        statistics.success.count += 2000
+        statistics.inference_count += 2000
+        statistics.execution_count += 2000
+        statistics.queue.ns += waited_ns
+        watch.sample()
+        return [degradation.reason for degradation in watch.degradations()]
+
+    minute_ns = 60 * 10**9
+    waits = (0, minute_ns, 0, minute_ns, minute_ns, minute_ns, 0)
+    reported = [sampled(waited_ns) for waited_ns in waits]
+    assert reported == [[], [], [], [], ["batches_never_form"], ["batches_never_form"], []]
+
+
 async def test_samples_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     served = await model(instances=2)
     events: list[tuple[str, str, str]] = []

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conch.server.backends.openvino_genai.backend import OpenVinoGenaiBackend
 
 from conch.base.errors import ModelLoadError
 from conch.domain.generation import EngineInfo
@@ -19,6 +18,7 @@ from conch.server.backends.child.conch_child.engine import cache_size
 from conch.server.backends.child.conch_child.engine.driver import Refused
 from conch.server.backends.engines.base import Engine
 from conch.server.backends.engines.memory import EngineMemory
+from conch.server.backends.openvino_genai import OpenVinoGenaiBackend
 from tests.server.backends.engines.driving import ask
 from tests.server.backends.engines.gguf_model import write_gguf
 

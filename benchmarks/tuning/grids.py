@@ -25,9 +25,9 @@ from conch.measure.bench.input_settings import InputSettings
 from conch.measure.tune.deployment import Deployment
 from conch.measure.tune.knobs import LOAD, composing_models
 from conch.measure.tune.repository_client import RepositoryClient, ServerAccess, ServerRefusal
-from conch.measure.tune.session import ModelSession
 from conch.measure.tune.space import Dimension, Space
-from conch.measure.tune.state_folder import StateFolder
+from conch.measure.tune.state.folder import StateFolder
+from conch.measure.tune.state.session import ModelSession
 from conch.measure.tune.trials import BenchMeter
 from conch.measure.tune.tune_settings import TrialSettings
 

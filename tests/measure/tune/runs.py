@@ -118,7 +118,7 @@ class TuneRun:
                     command = (entry / "cmdline").read_bytes().decode()
                 except OSError:
                     continue
-                if "conch.measure.tune.watchdog" in command and str(self.state) in command:
+                if "conch.measure.tune.state.watchdog" in command and str(self.state) in command:
                     found.append(int(entry.name))
         return found
 

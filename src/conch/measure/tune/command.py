@@ -7,8 +7,8 @@ from conch.base.errors import ConchError
 from conch.measure.tune.knobs import KnobError
 from conch.measure.tune.planning import BudgetTooShort
 from conch.measure.tune.repository_client import RepositoryClient, ServerRefusal, ServerUnreachable
-from conch.measure.tune.session import TuningInProgress
-from conch.measure.tune.state_folder import StateFolder
+from conch.measure.tune.state.folder import StateFolder
+from conch.measure.tune.state.session import TuningInProgress
 from conch.measure.tune.tune_settings import FlagError, TuneFlags, read_flags, tune_parser
 
 _FAILURE, _INTERRUPTED = 1, 130
@@ -38,7 +38,7 @@ def tune(arguments: Sequence[str]) -> int:
 
 def _restore(flags: TuneFlags) -> int:
     """Restore all models that killed runs have left, or those of one model and URL."""
-    from conch.measure.tune.saved_state import restore, saved_state
+    from conch.measure.tune.state.saved_state import restore, saved_state
 
     directory = flags.state_directory()
     failures: list[str] = []
@@ -67,7 +67,7 @@ def _restore(flags: TuneFlags) -> int:
 
 
 def _roll_back(flags: TuneFlags, model: str) -> int:
-    from conch.measure.tune.applied import read_applied, roll_back
+    from conch.measure.tune.state.applied import read_applied, roll_back
 
     access = flags.access()
     folder = StateFolder.of(flags.state_directory(), access.url, model)

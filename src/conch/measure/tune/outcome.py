@@ -12,7 +12,7 @@ import numpy as np
 from conch.measure.bench.statistics.quantile_functions import t_quantile
 from conch.measure.tune.objective import Goal
 from conch.measure.tune.space import Dimension, Space, Value
-from conch.measure.tune.state_folder import Trial
+from conch.measure.tune.state.folder import Trial
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from conch.measure.bench.report.fact_tables import FactTable
 from conch.measure.tune.knobs import LOAD
 from conch.measure.tune.outcome import TuneOutcome, best_compromises, measured_configurations
 from conch.measure.tune.space import Value
-from conch.measure.tune.state_folder import Trial
+from conch.measure.tune.state.folder import Trial
 from conch.measure.tune.wording import (
     effect_table,
     figure_text,

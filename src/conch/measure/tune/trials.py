@@ -28,7 +28,7 @@ from conch.measure.tune.outcome import stage_loads
 from conch.measure.tune.planning import measurement_s
 from conch.measure.tune.repository_client import RepositoryClient, ServerAccess, ServerRefusal, ServerUnreachable
 from conch.measure.tune.space import Value
-from conch.measure.tune.state_folder import Trial, TrialLog
+from conch.measure.tune.state.folder import Trial, TrialLog
 from conch.measure.tune.tune_settings import TrialSettings, TuneSettings
 
 _DEFAULT_PORT = 80

@@ -17,7 +17,7 @@ from conch.measure.tune.objective import METRICS, Constraint, Goal
 from conch.measure.tune.repository_client import ServerAccess
 from conch.measure.tune.search import DEFAULT_STRATEGY, STRATEGIES
 from conch.measure.tune.space import Value
-from conch.measure.tune.state_folder import default_state_directory
+from conch.measure.tune.state.folder import default_state_directory
 
 DEFAULT_CONCURRENCY = (1, 4, 16)
 _DEFAULT_SHARE = 0.2

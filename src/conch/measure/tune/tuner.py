@@ -28,9 +28,9 @@ from conch.measure.tune.outcome import (
 from conch.measure.tune.planning import FINALS_SHARE, current_point_settings, plan_space
 from conch.measure.tune.repository_client import RepositoryClient
 from conch.measure.tune.search import STRATEGIES, Proposal
-from conch.measure.tune.session import ModelSession
 from conch.measure.tune.space import Space, Value
-from conch.measure.tune.state_folder import StateFolder, Trial, TrialLog
+from conch.measure.tune.state.folder import StateFolder, Trial, TrialLog
+from conch.measure.tune.state.session import ModelSession
 from conch.measure.tune.trials import ServerGone, TrialMeter, TrialRunner
 from conch.measure.tune.tune_settings import TuneSettings
 

@@ -16,16 +16,16 @@ from conch.measure.tune.knobs import LOAD
 from conch.measure.tune.objective import Goal
 from conch.measure.tune.planning import fit_to_budget
 from conch.measure.tune.repository_client import RepositoryClient
-from conch.measure.tune.session import ModelSession
 from conch.measure.tune.space import Value
-from conch.measure.tune.state_folder import StateFolder, Trial
+from conch.measure.tune.state.folder import StateFolder, Trial
+from conch.measure.tune.state.session import ModelSession
 from conch.measure.tune.tune_settings import TuneFlags, TuneSettings
 from conch.measure.tune.tuner import TuneContext, Tuner, TuneView
 from conch.measure.tune.wording import figure_text, settings_text, value_text
 
 if TYPE_CHECKING:
-    from conch.measure.tune.applied import FileChange
     from conch.measure.tune.outcome import TuneOutcome
+    from conch.measure.tune.state.applied import FileChange
 
 
 _MAX_FIGURES = 4
@@ -178,8 +178,8 @@ def _file_changes(
     flags: TuneFlags, tuner: Tuner, settings: Mapping[str, Value], model: str
 ) -> list[tuple[str, "FileChange"]]:
     """Return the files of the local repository that settings change, each with its model."""
-    from conch.measure.tune.applied import FileChange, file_change
     from conch.measure.tune.deployment import split_settings
+    from conch.measure.tune.state.applied import FileChange, file_change
 
     found = []
     assert flags.repository is not None
@@ -192,8 +192,8 @@ def _file_changes(
 
 def _with_differences(flags: TuneFlags, tuner: Tuner, outcome: "TuneOutcome") -> "TuneOutcome":
     """Return the outcome with the differences of the files that the winner changes."""
-    from conch.measure.tune.applied import fields_difference, file_difference
     from conch.measure.tune.deployment import split_settings
+    from conch.measure.tune.state.applied import fields_difference, file_difference
 
     finalist = outcome.finalist(outcome.winner or "")
     if finalist is None:
@@ -221,8 +221,8 @@ def _apply(
 
     Raises ServerRefusal, ServerUnreachable, OSError; then the models are restored.
     """
-    from conch.measure.tune.applied import apply_to_repository, apply_to_server
-    from conch.measure.tune.saved_state import SavedModel
+    from conch.measure.tune.state.applied import apply_to_repository, apply_to_server
+    from conch.measure.tune.state.saved_state import SavedModel
 
     finalist = outcome.finalist(outcome.winner or "")
     if finalist is None or not outcome.diffs:

@@ -11,9 +11,9 @@ from conch.measure.tune import trials as trials_module
 from conch.measure.tune import tuner as tuner_module
 from conch.measure.tune.planning import BudgetTooShort, fit_to_budget, measurement_s
 from conch.measure.tune.repository_client import RepositoryClient
-from conch.measure.tune.session import ModelSession
 from conch.measure.tune.space import Value
-from conch.measure.tune.state_folder import StateFolder
+from conch.measure.tune.state.folder import StateFolder
+from conch.measure.tune.state.session import ModelSession
 from conch.measure.tune.trials import TrialMeter, TrialReading
 from conch.measure.tune.tune_settings import SearchSettings, TrialSettings, TuneSettings
 from conch.measure.tune.tuner import TuneContext, Tuner, TuneView

@@ -17,7 +17,7 @@ from conch.measure.tune.outcome import (
 )
 from conch.measure.tune.report import page, print_outcome
 from conch.measure.tune.space import Dimension, Space
-from conch.measure.tune.state_folder import Trial
+from conch.measure.tune.state.folder import Trial
 from conch.measure.tune.wording import gain_text, verdict
 
 SPACE = Space((Dimension("load", (1, 8)), Dimension("instances", (1, 2))))

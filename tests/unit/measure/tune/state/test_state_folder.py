@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from conch.measure.tune.applied import read_applied
 from conch.measure.tune.command import tune
 from conch.measure.tune.repository_client import ServerAccess
-from conch.measure.tune.saved_state import SavedModel, SavedState, saved_state
-from conch.measure.tune.state_folder import StateFolder, Trial, TrialLog
+from conch.measure.tune.state.applied import read_applied
+from conch.measure.tune.state.folder import StateFolder, Trial, TrialLog
+from conch.measure.tune.state.saved_state import SavedModel, SavedState, saved_state
 from conch.measure.tune.trials import TrialRunner
 
 STATE = SavedState("r", 1, "now", ServerAccess("http://localhost:1"), "m", (SavedModel("m", None),))

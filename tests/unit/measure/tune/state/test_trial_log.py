@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.measure.tune.state_folder import StateFolder, Trial, TrialLog
+from conch.measure.tune.state.folder import StateFolder, Trial, TrialLog
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_the_lock_excludes_other_processes(folder: StateFolder) -> None:
 
     assert folder.lock()
     code = (
-        "import sys; from pathlib import Path; from conch.measure.tune.state_folder import StateFolder; "
+        "import sys; from pathlib import Path; from conch.measure.tune.state.folder import StateFolder; "
         "sys.exit(StateFolder(Path(sys.argv[1])).lock())"
     )
     assert subprocess.run([sys.executable, "-c", code, str(folder.path)], check=False).returncode == 0

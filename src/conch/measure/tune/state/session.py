@@ -8,9 +8,9 @@ from pathlib import Path
 
 from conch.measure.tune.deployment import read_if_exists
 from conch.measure.tune.repository_client import RepositoryClient, ServerUnreachable
-from conch.measure.tune.saved_state import SavedFile, SavedModel, SavedState, restore, save_models, saved_state
-from conch.measure.tune.state_folder import StateFolder
-from conch.measure.tune.watchdog import Watchdog
+from conch.measure.tune.state.folder import StateFolder
+from conch.measure.tune.state.saved_state import SavedFile, SavedModel, SavedState, restore, save_models, saved_state
+from conch.measure.tune.state.watchdog import Watchdog
 
 _GONE = (
     "the server is gone: {}; when it is back, restore the model by: conch tune --restore (until then a process in the "

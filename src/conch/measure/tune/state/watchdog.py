@@ -1,7 +1,7 @@
 """A process that restores the models if the tuner dies without doing so: by SIGKILL, or out of memory.
 
 The tuner holds the other end of its stdin. "done" there means that nothing is left to do; the end of the file without
-it, that the tuner is dead. Run as `python -m conch.measure.tune.watchdog FOLDER RUN`.
+it, that the tuner is dead. Run as `python -m conch.measure.tune.state.watchdog FOLDER RUN`.
 """
 
 import os
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from conch.base.control_characters import printable_lines
 from conch.measure.tune.repository_client import RepositoryClient, ServerUnreachable
-from conch.measure.tune.saved_state import restore, saved_state
-from conch.measure.tune.state_folder import StateFolder
+from conch.measure.tune.state.folder import StateFolder
+from conch.measure.tune.state.saved_state import restore, saved_state
 
 _DONE = b"done"
 _READY = b"ready\n"
@@ -46,7 +46,7 @@ class Watchdog:
             # Load generators are forked from the tuner: with their copies the pipe would outlive it.
             os.register_at_fork(after_in_child=self._close_writer)
             self._is_hooked = True
-        command = [sys.executable, "-m", "conch.measure.tune.watchdog", str(self._folder.path), self._run]
+        command = [sys.executable, "-m", "conch.measure.tune.state.watchdog", str(self._folder.path), self._run]
         try:
             with self._folder.watchdog_log.open("ab") as log:
                 self._process = subprocess.Popen(

@@ -10,7 +10,7 @@ from conch.base.files.atomic import replace_file
 from conch.base.typed_json import decode
 from conch.measure.tune.knobs import Document
 from conch.measure.tune.repository_client import RepositoryClient, ServerAccess, ServerRefusal
-from conch.measure.tune.state_folder import StateFolder, remove_durably, write_json
+from conch.measure.tune.state.folder import StateFolder, remove_durably, write_json
 
 _FORMAT = 1
 

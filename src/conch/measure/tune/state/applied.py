@@ -12,9 +12,9 @@ from conch.measure.tune.deployment import read_if_exists
 from conch.measure.tune.knobs import Document, backend_of, with_settings
 from conch.measure.tune.pbtxt_edit import changed_fields, edit_pbtxt, fields_text
 from conch.measure.tune.repository_client import RepositoryClient, ServerAccess
-from conch.measure.tune.saved_state import SavedModel, put_back, restore_model
 from conch.measure.tune.space import Value
-from conch.measure.tune.state_folder import StateFolder, remove_durably, write_json
+from conch.measure.tune.state.folder import StateFolder, remove_durably, write_json
+from conch.measure.tune.state.saved_state import SavedModel, put_back, restore_model
 
 
 @dataclass(frozen=True, slots=True)

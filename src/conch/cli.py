@@ -95,6 +95,6 @@ def _command_list() -> str:
     """Return the commands by task, a line each."""
     width = max(map(len, commands()))
     lines: list[str] = []
-    for task, found in tasks().items():
-        lines += [f"{task}:", *(f"  {name:<{width}}  {command.help}" for name, command in found.items()), ""]
+    for task, named in tasks().items():
+        lines += [f"{task}:", *(f"  {name:<{width}}  {command.help}" for name, command in named.items()), ""]
     return "\n".join([*lines, "conch COMMAND --help describes a command."])

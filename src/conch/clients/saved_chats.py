@@ -48,14 +48,14 @@ def save_chat(name: str, chat: SavedChat) -> Path:
 
 
 def load_chat(name: str) -> SavedChat:
-    """Read a conversation. Raises InvalidRequest if there is none of this name, or its file is damaged."""
+    """Read a conversation. Raises InvalidRequest if none has this name, or its file is damaged."""
     path = _path(name)
     try:
         return decode(SavedChat, json.loads(path.read_bytes()))
     except FileNotFoundError:
         names = saved_names()
         kept = f"; saved are {', '.join(names)}" if names else "; /save NAME keeps one"
-        raise InvalidRequest(f"there is no saved conversation '{name}'{did_you_mean(name, names, kept)}") from None
+        raise InvalidRequest(f"'{name}' is not a saved conversation{did_you_mean(name, names, kept)}") from None
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"'{path}' is not a saved conversation: {error}") from None
 

@@ -30,18 +30,18 @@ class Command:
 @cache
 def tasks() -> Mapping[str, Mapping[str, Command]]:
     """Return task → name → command. A command is a function of its name, with `_` for `-`."""
-    found: dict[str, dict[str, Command]] = {}
+    table: dict[str, dict[str, Command]] = {}
     with Path(__file__).with_name("commands.csv").open(encoding="utf-8", newline="") as file:
         for task, name, module, extra, text, statuses, *examples in list(csv.reader(file))[1:]:
             command = Command(module, text, tuple(filter(None, examples)), statuses or _STATUSES, extra)
-            found.setdefault(task, {})[name] = command
-    return MappingProxyType(found)
+            table.setdefault(task, {})[name] = command
+    return MappingProxyType(table)
 
 
 @cache
 def commands() -> Mapping[str, Command]:
     """Return the commands by name."""
-    return MappingProxyType({name: command for found in tasks().values() for name, command in found.items()})
+    return MappingProxyType({name: command for task in tasks().values() for name, command in task.items()})
 
 
 def examples_text(name: str) -> str:

@@ -55,7 +55,7 @@ def _moves(requests: NDArray[Any], batches: NDArray[Any]) -> NDArray[np.int64]:
     for place, at in enumerate(queued.tolist()):
         batch, previous = own[place], formed_before[place]
         low, high = at - most, at + most
-        if previous >= 0 and not (is_full[previous] and causes[previous] < 0):  # else there is no place in that one
+        if previous >= 0 and not (is_full[previous] and causes[previous] < 0):  # otherwise that one is full
             low = max(low, formed[previous] + _MARGIN_NS)
         if batch >= 0 and causes[batch] < place:
             high = min(high, formed[batch] - _MARGIN_NS)

@@ -195,7 +195,7 @@ class LimitsEndpoints:
 
         async def undo() -> bool:
             if not await manager.roll_back(who):
-                raise InvalidRequest("there is no change by the administrator since the start to roll back")
+                raise InvalidRequest("nothing to roll back: the administrator has changed no limit since the start")
             return True
 
         self._change(reply, manager, undo)

@@ -137,7 +137,7 @@ def executions(log: EventLog, model: str) -> NDArray[np.int64]:
     """
     batches, begun, ended = _executed(log, model)
     order = np.argsort(batches["number"])
-    requests = log.requests[log.requests["model"] == log.names.index(model)]
+    requests = log.requests[log.requests["model"] == _number(log, model)]
     places = np.searchsorted(batches["number"][order], requests["batch"])
     known = np.isin(requests["batch"], batches["number"])
     requests, places = requests[known], order[places[known]]
@@ -160,8 +160,6 @@ def _client_numbers(log: EventLog, requests: NDArray[Any]) -> NDArray[np.int64]:
 
 def service_times(log: EventLog, model: str) -> dict[int, list[int]]:
     """Return how long executions took by batch size, in ns and in their order."""
-    if model not in log.names:
-        return {}
     rows, begun, ended = _executed(log, model)
     order = np.argsort(rows["started"], kind="stable")
     found: dict[int, list[int]] = {}
@@ -173,8 +171,13 @@ def service_times(log: EventLog, model: str) -> dict[int, list[int]]:
 
 def _executed(log: EventLog, model: str) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows of a model's executions, and when they began and ended."""
-    rows = log.batches[log.batches["model"] == log.names.index(model)]
+    rows = log.batches[log.batches["model"] == _number(log, model)]
     begun = np.where(rows["input_done"] > 0, rows["input_done"], rows["started"])
     ended = np.where(rows["infer_done"] > 0, rows["infer_done"], rows["released"])
     known = (begun > 0) & (ended >= begun)
     return rows[known], begun[known], ended[known]
+
+
+def _number(log: EventLog, model: str) -> int:
+    """Return the number of a model's name in a log, -1 if it has none: nothing of the model was recorded."""
+    return log.names.index(model) if model in log.names else -1

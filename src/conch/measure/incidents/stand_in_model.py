@@ -8,6 +8,7 @@ its requests did. What to add to recorded times is in clock_shift, which is writ
 import json
 import time
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -70,10 +71,10 @@ class TritonPythonModel:
             self.shift = int(self.clock_shift.read_text())
         ends = []
         for request in requests:
-            executions = self.executions.get(int(request.request_id()), ())
-            # A model can be two steps of an ensemble: the nearest one.
-            ends += [ended for _, ended in sorted(executions, key=lambda times: abs(times[0] - begun + self.shift))[:1]]
-        return sorted(ends)[(len(ends) - 1) // 2] + self.shift if ends else 0
+            executions = self.executions.get(int(request.request_id()))
+            if executions:  # a model can be two steps of an ensemble: the nearest one
+                ends.append(min(executions, key=lambda times: abs(times[0] - begun + self.shift))[1])
+        return median_low(ends) + self.shift if ends else 0
 
     def duration(self, size: int) -> int:
         """Return the next recorded duration (ns) of a batch size; of the nearest one, scaled, if it was not seen."""

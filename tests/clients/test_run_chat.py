@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.clients.running import ASCII_ONLY, Running, conch, environment
@@ -92,6 +93,9 @@ def test_a_conversation_on_a_terminal(home: Path) -> None:
         screen.until("> ")
         os.write(keyboard, b"half a mess")
         screen.until("half a mess")
+        # readline looks at signals when it begins to wait for a key, and after the next one.
+        while psutil.Process(chat.process.pid).status() != psutil.STATUS_SLEEPING:
+            time.sleep(0.01)
         chat.process.send_signal(signal.SIGINT)  # too late for the answer
         screen.until("Ctrl-D or /bye ends the conversation")
         screen.until("> ")

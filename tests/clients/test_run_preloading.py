@@ -9,8 +9,10 @@ import pytest
 from conch.clients.run.preloading import preloading
 from tests.server.backends.makers import onnx_doubling
 
-joblib = pytest.importorskip("joblib", reason="writes models with packages of the dev-all extra")
-sklearn_linear = pytest.importorskip("sklearn.linear_model", reason="writes models with packages of the dev-all extra")
+joblib = pytest.importorskip("joblib", reason="needs joblib, of the extra dev-all, to write a model")
+sklearn_linear = pytest.importorskip(
+    "sklearn.linear_model", reason="needs scikit-learn, of the extra dev-all, to write one"
+)
 
 FLAG = "--allow-pickled-models"
 TIMEOUT_S = 60

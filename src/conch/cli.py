@@ -8,6 +8,7 @@ from importlib import import_module
 from io import TextIOWrapper
 
 from conch.base.command_line.command_table import commands, tasks
+from conch.base.extras import install_command
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141  # as of a program that SIGPIPE ended
@@ -32,7 +33,7 @@ def main() -> None:
         except ModuleNotFoundError as error:
             if not command.extra:
                 raise
-            remedy = f"pip install 'conch-server[{command.extra}]'"
+            remedy = install_command(command.extra)
             print(f"conch {name}: {error.name} is not installed; {remedy}", file=sys.stderr)
             status = 1
         except KeyboardInterrupt:  # before the command handles it, or at its end

@@ -23,6 +23,7 @@ import tritonclient.http as triton
 from huggingface_hub import constants
 from onnx import TensorProto, helper, numpy_helper
 
+from conch.base.extras import install_command
 from conch.check.command import check
 from conch.clients.repository.command import repo
 from conch.server.repository.model_kinds import find_file
@@ -465,5 +466,5 @@ def test_errors_of_the_hub_are_explained(
     refused("hf://team/one", "HF_ENDPOINT to a mirror", "add their path")  # now there is no Hub
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     monkeypatch.delitem(sys.modules, "conch.clients.repository.hub_download")
-    refused("hf://team/one", "pip install 'conch-server[hub]'", "add their path")
+    refused("hf://team/one", install_command("hub"), "add their path")
     assert not (tmp_path / "models").exists()

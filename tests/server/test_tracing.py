@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from conch.base.extras import install_command
 from tests.server.clients import Client
 from tests.server.collector import Collector, Span
 from tests.support.models import tensor, write_ensemble, write_identity, write_python
@@ -339,4 +340,4 @@ def test_spans_need_their_packages(models: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PYTHONPATH", str(hidden.parent))
     with pytest.raises(AssertionError, match="the server ended"):
         conch.__enter__()
-    assert "pip install 'conch-server[opentelemetry]'" in conch.text
+    assert install_command("opentelemetry") in conch.text

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from conch.base.errors import ConchError, Unavailable
+from conch.base.extras import install_command
 from conch.base.kubernetes.objects import part
 
-HOW_TO_INSTALL = "install the program helm (https://helm.sh/docs/intro/install), or pip install 'conch-server[charts]'"
 _LIBRARY = "helm_python"
 _TIMEOUT_S = 60
 _SOURCE = re.compile(r"^---\n# Source: (.+)\n", re.MULTILINE)
@@ -71,7 +71,10 @@ def render_chart(
             raise HelmError(done.stderr.strip().removeprefix("Error: ").removesuffix(_ADVICE))
         return _by_template(done.stdout)
     if find_spec(_LIBRARY) is None:
-        raise Unavailable(f"Helm is missing, which renders the chart: {HOW_TO_INSTALL}")
+        raise Unavailable(
+            "Helm is missing, which renders the chart: install the program helm "
+            f"(https://helm.sh/docs/intro/install), or {install_command('charts')}"
+        )
     job = [str(chart), values, name, namespace, list(assignments), list(text_assignments)]
     done = _run([sys.executable, "-m", "conch.base.helm"], json.dumps(job, default=str))
     if done.returncode:

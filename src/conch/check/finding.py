@@ -7,6 +7,8 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 
+from conch.base.extras import for_this_installation
+
 _FILE = Path(__file__).with_name("rules.toml")
 _MANIFESTS = "Manifests of Kubernetes and Helm charts"
 _MONITORING = "Alerts, dashboards, monitors, limits and autoscalers"
@@ -109,4 +111,4 @@ class Finding:
     @property
     def what_to_do(self) -> str:
         """The remedy: the finding's if it has one, else the rule's."""
-        return self.cure or self.rule.cure
+        return self.cure or for_this_installation(self.rule.cure)

@@ -16,6 +16,7 @@ from conch.base.command_line.flags import flag_field, settings_of
 from conch.base.command_line.option_types import count
 from conch.base.command_line.say import say
 from conch.base.errors import ConchError, InvalidRequest, Unavailable
+from conch.base.extras import install_command
 from conch.base.http.credentials import KEY_HELP
 
 _FAILURE, _INTERRUPTED = 1, 130
@@ -124,7 +125,7 @@ def _client_prompts() -> ModuleType:
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.startswith("conch"):
             raise
-        raise Unavailable(f"the package '{missing.name}' is missing: pip install 'conch-server[client]'") from None
+        raise Unavailable(f"the package '{missing.name}' is missing: {install_command('client')}") from None
 
 
 def _sampling(settings: PromptSettings) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from conch.base.build_info import is_compiled
 from conch.base.command_line.command_parser import CommandParser, LaidOutHelp
 from conch.base.control_characters import printable
 from conch.base.errors import ConchError, Unavailable
+from conch.base.extras import DISTRIBUTION, install_command
 from conch.base.http.credentials import client_key
 from conch.base.process.running_servers import running_servers
 from conch.clients.server_view import ServerAddress, ServerReader, all_reasons, find_addresses
@@ -39,7 +40,6 @@ from conch.machine.cores import usable_cores
 from conch.machine.memory import free_memory, size_text, total_memory
 from conch.server.backends.child.conch_child.ipc.sandbox import landlock_abi
 
-_DISTRIBUTION = "conch-server"
 _PROBLEMS, _USAGE_ERROR = 1, 2
 _PORTS = {"HTTP": 8000, "gRPC": 8001, "metrics": 8002}
 _MIN_FREE_BYTES = 1 << 30
@@ -164,7 +164,7 @@ def _requirements() -> Iterator[Diagnosis]:
     try:
         from packaging.requirements import Requirement
 
-        lines = distribution(_DISTRIBUTION).requires or []
+        lines = distribution(DISTRIBUTION).requires or []
     except (ImportError, PackageNotFoundError):
         return
     wrong: dict[str, str] = {}
@@ -193,11 +193,11 @@ def _extras() -> Iterator[Diagnosis]:
             "problem",
             "no framework is installed",
             "Only Python models can be served.",
-            f"pip install '{_DISTRIBUTION}[onnxruntime]'",
+            install_command("onnxruntime"),
         )
     for module, (extra, purpose) in _EXTRAS.items():
         if module not in present and module not in backends:
-            cure = f"pip install '{_DISTRIBUTION}[{extra}]'"
+            cure = install_command(extra)
             yield Diagnosis("install", extra, "note", f"not installed, needed for {purpose}", "", cure)
 
 

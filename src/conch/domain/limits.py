@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from conch.base.errors import ConfigError
+from conch.base.extras import install_command
 
 EACH = "*"  # each model, version or tenant separately
 UNLIMITED: Final = 1_000_000_000_000_000
@@ -32,7 +33,6 @@ _PARTS = ("model", "version", "tenant")
 _FIELDS = ("model", "version", "tenant", "requests_per_second", "tokens_per_second", "weight", "enforced")
 POLL_S = 0.5
 MAX_FILE_BYTES = 4 * 2**20
-_INSTALL = "reading YAML needs the package pyyaml; install it with: pip install 'conch-server[monitoring]'"
 MAX_QPS = "max_qps"
 PREFIX = "conch.ai/"
 QUALIFIED_MAX_QPS = f"{PREFIX}max-qps"
@@ -233,7 +233,7 @@ def read_limits_text(text: str, where: str) -> dict[LimitKey, int]:
     try:
         from conch.base.yaml_documents import YamlError, load_document
     except ModuleNotFoundError:
-        raise ConfigError(_INSTALL) from None
+        raise ConfigError(f"reading YAML needs the package pyyaml: {install_command('monitoring')}") from None
     try:
         document = load_document(text, unique_keys=True)
     except YamlError as error:

@@ -15,6 +15,7 @@ from conch.base.command_line.command_parser import CommandParser
 from conch.base.command_line.flag_values import BOOLEAN, one_of, value_kind
 from conch.base.command_line.flags import flag_field, settings_of
 from conch.base.errors import ConfigError
+from conch.base.extras import install_command
 from conch.machine.accelerators.collectors import vendors
 from conch.machine.accelerators.nvidia_views import DCGM_NAMES, DcgmNames
 from conch.protocols.http.message import HttpRequest, content_type
@@ -186,7 +187,7 @@ def _pods(socket_path: Path) -> "PodAttribution":
     try:
         from conch.machine.accelerators.kubelet import PodResources
     except ModuleNotFoundError as error:
-        raise ConfigError("--kubernetes needs grpcio: pip install 'conch-server[kubernetes]'") from error
+        raise ConfigError(f"--kubernetes needs grpcio: {install_command('kubernetes')}") from error
     return PodAttribution(PodResources(socket_path), _KUBELET_INTERVAL_S)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from conch.base.extras import install_command
 from conch.machine.accelerators.collectors import (
     CollectorError,
     DeviceIdentity,
@@ -208,4 +209,4 @@ def test_the_exporter_names_the_extra_that_pod_labels_need() -> None:
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120)
     assert result.returncode == 2
-    assert result.stderr == ("conch gpu-exporter: --kubernetes needs grpcio: pip install 'conch-server[kubernetes]'\n")
+    assert result.stderr == f"conch gpu-exporter: --kubernetes needs grpcio: {install_command('kubernetes')}\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.base.errors import ConchError, ConfigError, ModelLoadError
+from conch.base.extras import install_command
 from conch.check.finding import Edit, Finding, Place
 from conch.check.models.checked_model import CheckedModel, ModelFolder
 from conch.check.source import SourceFile, before
@@ -188,7 +189,7 @@ def _backend(folder: ModelFolder, files: ModelFiles) -> Iterator[Finding]:
         yield Finding("backend-unknown", folder.locate(f"'{name}'"), error.message)
         return
     if needed and find_spec(needed[0]) is None:
-        message = f"backend '{name}' needs the package '{needed[0]}': pip install 'conch-server[{needed[1]}]'"
+        message = f"backend '{name}' needs the package '{needed[0]}': {install_command(needed[1])}"
         yield Finding("backend-not-installed", folder.locate(f"'{name}'"), message)
 
 

@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from conch.base.errors import ConchError, ConfigError, InvalidRequest, Unavailable
+from conch.base.extras import install_command
 from conch.base.files.atomic import atomic_replace
 from conch.check.check_paths import check_paths
 from conch.check.finding import Severity
-from conch.server.backends.registry import install_command
 from conch.server.repository.model_entry import FIRST_VERSION, Entry, EntryOptions, entry_of, link, write_entry
 from conch.server.repository.model_kinds import SINGLE_FILES, is_model_folder, name_of
 from conch.server.repository.store import check_name
@@ -31,15 +31,20 @@ _RULES_FOR_STEPS = ("ensemble-contract", "ensemble-missing-model")
 _HUB = "hf://"
 _MAX_NAMES = 8
 _HUB_REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[^/]+)?", re.ASCII)
-# Backend → the package that it imports, and how to install it.
-_REQUIREMENTS = {
-    "fil": ("treelite", install_command("fil")),
-    "onnxruntime": ("onnxruntime", install_command("onnxruntime")),
-    "openvino": ("openvino", install_command("openvino")),
-    "openvino_genai": ("openvino_genai", install_command("openvino-genai")),
-    "pytorch": ("torch", install_command("pytorch")),
-    "vllm": ("vllm", "vLLM in this environment, or --backend-config=vllm,env-path=FOLDER of another"),
-    "tensorrtllm": ("tensorrt_llm", "TensorRT-LLM here, or --backend-config=tensorrtllm,env-path=FOLDER of another"),
+# Backend → the package that it imports; its extra has the backend's name.
+_PACKAGES = {
+    "fil": "treelite",
+    "onnxruntime": "onnxruntime",
+    "openvino": "openvino",
+    "openvino_genai": "openvino_genai",
+    "pytorch": "torch",
+    "vllm": "vllm",
+    "tensorrtllm": "tensorrt_llm",
+}
+# Backends whose package is most often in an environment of its own.
+_ELSEWHERE = {
+    "vllm": "vLLM in this environment, or --backend-config=vllm,env-path=FOLDER of another",
+    "tensorrtllm": "TensorRT-LLM here, or --backend-config=tensorrtllm,env-path=FOLDER of another",
 }
 
 
@@ -155,8 +160,8 @@ def hub_downloader() -> ModuleType:
         if missing.name != "huggingface_hub":
             raise
         raise Unavailable(
-            "hf:// needs the package 'huggingface_hub': pip install 'conch-server[hub]'; or download the files and add "
-            "their path"
+            f"hf:// needs the package 'huggingface_hub': {install_command('hub')}; or download the files and add their "
+            "path"
         ) from None
 
 
@@ -204,9 +209,9 @@ def _list(console: Console, target: Path) -> None:
 
 def _report(console: Console, target: Path, entry: Entry) -> None:
     _list(console, target)
-    package, remedy = _REQUIREMENTS[entry.backend]
     notes = [*entry.notes]
-    if find_spec(package) is None:
+    if find_spec(_PACKAGES[entry.backend]) is None:
+        remedy = _ELSEWHERE.get(entry.backend) or install_command(entry.backend.replace("_", "-"))
         notes.insert(0, f"backend {entry.backend} needs {remedy}")
     for note in notes:
         console.print(f"note: {note}", markup=False)

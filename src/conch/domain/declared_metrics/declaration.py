@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeAlias
 
 from conch.base.errors import ConfigError, Unavailable
+from conch.base.extras import install_command
 from conch.base.suggestion import closest
 from conch.domain.declared_metrics.expression import ExpressionError, compile_expression
 from conch.domain.declared_metrics.request_facts import AT_BEGIN, AT_END, Evaluate, Type
@@ -59,9 +60,7 @@ def read_declarations(path: Path) -> list[DeclaredFamily]:
     try:
         from conch.base.yaml_documents import YamlError, load_document
     except ModuleNotFoundError:
-        raise Unavailable(
-            "--metrics-config=custom_metrics=… needs PyYAML: pip install 'conch-server[monitoring]'"
-        ) from None
+        raise Unavailable(f"--metrics-config=custom_metrics=… needs PyYAML: {install_command('monitoring')}") from None
     try:
         document = load_document(path.read_text(encoding="utf-8"))
     except YamlError as error:

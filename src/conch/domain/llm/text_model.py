@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.base.errors import Unsupported
+from conch.base.extras import install_command
 from conch.domain.files.model_folder import read_json_object
 from conch.domain.model_config import ModelConfig, TensorSpec
 
@@ -25,7 +26,7 @@ def read_tokenizer(path: Path) -> Any:
     try:
         from tokenizers import Tokenizer
     except ModuleNotFoundError:
-        raise Unsupported(f"{path.name} needs the package tokenizers: pip install 'conch-server[text]'") from None
+        raise Unsupported(f"{path.name} needs the package tokenizers: {install_command('text')}") from None
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library's only type

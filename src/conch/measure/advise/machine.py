@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conch.base.extras import install_command
 from conch.machine.accelerators.gpus import visible_gpus
 from conch.machine.accelerators.vendors.nvml import NvmlFault, installed_gpus
 from conch.machine.cores import usable_cores
@@ -98,7 +99,7 @@ def _description(path: Path) -> str:
         text = path.read_text(encoding="utf-8")
         document: Any = json.loads(text) if path.suffix == ".json" else _yaml(text)
     except ModuleNotFoundError:
-        raise Failure("PyYAML is missing: pip install 'conch-server[monitoring]', or write JSON") from None
+        raise Failure(f"PyYAML is missing: {install_command('monitoring')}, or write JSON") from None
     except (OSError, ValueError, RecursionError) as error:
         raise Failure(f"the description of the machine '{path}' cannot be read: {error}") from None
     if not isinstance(document, dict) or (unknown := sorted(map(str, document.keys() - _KEYS))):

@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from conch.base.errors import Code, ModelLoadError
+from conch.base.extras import install_command
 from conch.base.suggestion import closest
 from conch.server.backends.base import Backend
 from conch.server.backends.openvino.options import SETTINGS as OPENVINO
@@ -170,13 +171,6 @@ def _import_builtin(name: str) -> Any:
         if error.name is None or error.name.partition(".")[0] != package:
             raise
         raise ModelLoadError(f"backend '{name}' needs the package '{package}': {install_command(extra)}") from error
-
-
-def install_command(extra: str) -> str:
-    """Return the command that installs an extra. PyTorch's package on the index brings CUDA, on any machine."""
-    command = f"pip install 'conch-server[{extra}]'"
-    without_gpu = f" (without a GPU: {command} --extra-index-url https://download.pytorch.org/whl/cpu)"
-    return command + (without_gpu if extra == "pytorch" else "")
 
 
 def _make_installed(entry_point: EntryPoint) -> Backend:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.base.errors import ConfigError
+from conch.base.extras import install_command
 from conch.protocols.cached_responses import MAX_ENTRY_BYTES
 
 _log = getLogger(__name__)
@@ -177,9 +178,7 @@ def _client(settings: RedisSettings) -> tuple[Any, type[Exception]]:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
     except ImportError:
-        raise ConfigError(
-            "--cache-config=redis,… needs the package 'redis': pip install 'conch-server[redis]'"
-        ) from None
+        raise ConfigError(f"--cache-config=redis,… needs the package 'redis': {install_command('redis')}") from None
     tls: dict[str, Any] = {"connection_class": SSLConnection, **settings.tls} if settings.tls else {}
     pool = BlockingConnectionPool(
         max_connections=settings.connections,

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from conch.base.errors import ConchError, ModelLoadError
+from conch.base.extras import install_command
 from conch.domain.config.resolve import resolve
 from conch.domain.model_config import InstanceKind, ModelConfig
 from conch.domain.request import InferRequest
@@ -42,9 +43,7 @@ NOT_HERE = why_not()
 def test_without_the_package_the_cure_is_named() -> None:
     with pytest.raises(ModelLoadError) as caught:
         load_backend("tensorrt", {})
-    assert caught.value.message == (
-        "backend 'tensorrt' needs the package 'tensorrt': pip install 'conch-server[tensorrt]'"
-    )
+    assert caught.value.message == (f"backend 'tensorrt' needs the package 'tensorrt': {install_command('tensorrt')}")
 
 
 def write_plan(directory: Path, *profiles: tuple[int, int, int], config: str = 'backend: "tensorrt"') -> Path:

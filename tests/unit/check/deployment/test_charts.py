@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from conch.base import helm as helm_renderer
+from conch.base.extras import install_command
 from conch.check.deployment.charts import template_line
 from tests.support.helm_process import require_helm
 from tests.unit.check.repository import found, ids, one, write
@@ -129,7 +130,7 @@ def test_without_the_package_a_notice_names_the_extra(tmp_path: Path, monkeypatc
     chart(tmp_path)
     finding = one(tmp_path)
     assert finding.rule.id == "chart-unrendered"
-    assert "conch-server[charts]" in finding.what_to_do
+    assert install_command("charts") in finding.what_to_do
 
 
 def test_a_renderer_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

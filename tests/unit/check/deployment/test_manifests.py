@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from conch.base.extras import install_command
 from conch.check.deployment import schema
 from tests.docs.blocks import ROOT, blocks_of
 from tests.unit.check.repository import found, ids, write
@@ -186,7 +187,7 @@ def test_without_schemas_one_notice_names_the_extra(tmp_path: Path, monkeypatch:
     write_objects(tmp_path / "all.yaml", [deployment(replica=2), service()])
     (finding,) = found(tmp_path)
     assert finding.rule.id == "schema-unchecked"
-    assert "conch-server[check]" in finding.what_to_do
+    assert install_command("check") in finding.what_to_do
 
 
 def test_a_liveness_probe_on_readiness(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from conch.base.extras import install_command
 from conch.operate.monitoring.commands.dashboards import dashboards
 from conch.operate.monitoring.commands.rules import rules
 from tests.unit.check.repository import found, ids, one, write
@@ -226,4 +227,4 @@ def test_without_the_libraries_a_notice_names_the_extra(tmp_path: Path) -> None:
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
-    assert "conch-server[monitoring]" in result.stdout
+    assert install_command("monitoring") in result.stdout

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.base.errors import ConfigError, ModelLoadError
+from conch.base.extras import install_command
 from conch.domain.files.model_folder import read_json_object
 from conch.domain.llm.text_form import TEXT_TASK
 from conch.domain.llm.text_model import Task, checkpoint_task, is_pooling
@@ -141,7 +142,7 @@ def interpreter(source: ModelSource, package: str, extra: str) -> Path | None:
         if importlib.util.find_spec(package) is None:
             raise ModelLoadError(
                 f"backend '{source.config.backend}' needs the package '{package}': "
-                f"pip install 'conch-server[{extra}]', or name an environment that has it by the parameter {PARAMETER} "
+                f"{install_command(extra)}, or name an environment that has it by the parameter {PARAMETER} "
                 f"or {flag}=<folder>"
             )
         return None

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from conch.base.errors import BackendError, Code, ConfigError, InvalidRequest, ModelLoadError
+from conch.base.extras import install_command
 from conch.domain.files.signature import Signature, TensorInfo
 from conch.domain.model_config import ModelConfig
 from conch.domain.tensor import BYTES, NUMPY_DTYPES
@@ -325,7 +326,7 @@ def _on_openvino(plan: InstancePlan, parameters: Mapping[str, str]) -> ThreadedI
     except ModuleNotFoundError as error:
         raise ModelLoadError(
             f"Execution Accelerator 'openvino' of model instance '{plan.name}': this onnxruntime has no OpenVINO, and "
-            "the package 'openvino' is not installed: pip install 'conch-server[openvino]'"
+            f"the package 'openvino' is not installed: {install_command('openvino')}"
         ) from error
     _log.info("instance '%s': this onnxruntime has no OpenVINO; the openvino package runs the model", plan.name)
     return OpenVinoInstance(plan, accelerator_options(parameters, {}))

@@ -6,12 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 from conch.base.errors import BackendError, ModelLoadError
+from conch.base.extras import install_command
 
 try:
     from conch.server.backends.cuda_runtime import call, cudart, device_count
 except ModuleNotFoundError as error:
     raise ModelLoadError(
-        "backend 'tensorrt' needs the package 'cuda-bindings': pip install 'conch-server[tensorrt]'"
+        f"backend 'tensorrt' needs the package 'cuda-bindings': {install_command('tensorrt')}"
     ) from error
 
 

@@ -17,6 +17,7 @@ from time import monotonic_ns, time
 from typing import Protocol, TypeAlias
 
 from conch.base.errors import ConfigError
+from conch.base.extras import install_command
 from conch.domain.exposition import Buckets, Exemplar, Family, Labels, Point, Quantiles, pieces, render
 from conch.domain.metrics.catalog import all_metrics
 from conch.domain.openmetrics import openmetrics_pieces
@@ -289,7 +290,7 @@ def otlp_exporter(options: ServerOptions, metrics: Metrics) -> Exporter | None:
     except ImportError as error:
         raise ConfigError(
             "--metrics-config=otlp_endpoint=<url> needs the packages of OpenTelemetry: "
-            f"pip install 'conch-server[opentelemetry]' ({error})"
+            f"{install_command('opentelemetry')} ({error})"
         ) from error
     interval_s = options.otlp_interval_ms / 1000
     exporter: Exporter = module.MetricsExporter(options.otlp_endpoint, interval_s, metrics.families)

@@ -14,6 +14,7 @@ from threading import Thread
 from typing import Protocol
 
 from conch.base.errors import ConchError, ConfigError
+from conch.base.extras import install_command
 from conch.domain.request import Timeline
 from conch.protocols.http.message import HttpRefusal, HttpRequest
 from conch.server.observability.tracing.request_log import RequestLog
@@ -245,7 +246,7 @@ def _span_sink(options: TraceOptions) -> SpanSinkLike:
     except ImportError as error:
         raise ConfigError(
             "--trace-config=mode=opentelemetry needs the packages of OpenTelemetry: "
-            f"pip install 'conch-server[opentelemetry]' ({error})"
+            f"{install_command('opentelemetry')} ({error})"
         ) from error
     sink: SpanSinkLike = module.SpanSink(options)
     return sink

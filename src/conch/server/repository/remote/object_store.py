@@ -11,6 +11,7 @@ from typing import Any
 
 from conch.base.control_characters import printable
 from conch.base.errors import ConchError, ConfigError, NotFound, Unavailable, Unreachable
+from conch.base.extras import install_command
 from conch.base.http.credentials import without_secrets
 from conch.server.repository.remote.credentials import AwsSettings, aws_settings, triton_credential
 from conch.server.repository.remote.download import Buffer, Download, Downloader
@@ -22,7 +23,7 @@ try:
     from obstore import exceptions, store
 except ImportError as missing:
     raise ConfigError(
-        "model repositories in object stores need the package 'obstore': pip install 'conch-server[remote]'"
+        f"model repositories in object stores need the package 'obstore': {install_command('remote')}"
     ) from missing
 
 _CHUNK_BYTES = 4 * 1024 * 1024

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conch.base.errors import ConfigError, NotFound, Unavailable
+from conch.base.extras import install_command
 from conch.server.repository.remote.oci.manifest import parse_document
 from conch.server.repository.remote.oci.registry import Registry
 
@@ -77,7 +78,7 @@ def _read_keys(key_file: str) -> Iterator["EllipticCurvePublicKey"]:
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
     except ImportError as error:
         raise ConfigError(
-            "verifying signatures needs the package 'cryptography': pip install 'conch-server[verify]'"
+            f"verifying signatures needs the package 'cryptography': {install_command('verify')}"
         ) from error
     try:
         text = Path(key_file).read_text(encoding="ascii")

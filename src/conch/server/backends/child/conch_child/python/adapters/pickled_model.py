@@ -22,7 +22,7 @@ def _load(path: Path) -> Any:
         import joblib  # type: ignore[import-untyped]
     except ImportError:
         raise pb_utils.TritonModelException(
-            "'{}' needs joblib and the library that it was made with: pip install 'conch-server[sklearn]'".format(path)
+            "'{}' needs joblib and the library that it was made with: pip install joblib scikit-learn".format(path)
         ) from None
     model = joblib.load(path)
     if not hasattr(model, "predict"):

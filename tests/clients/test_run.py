@@ -60,6 +60,27 @@ def test_why_a_model_cannot_be_loaded_is_one_plain_line(home: Path, tmp_path: Pa
     assert all(line.startswith("  ") for line in others)  # the place in its code
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("broken.gguf", b"GGUF\x03\0\0\0junk"),
+        ("forest.json", b'{"learner": {"x": 1}}'),
+        (
+            "model.py",
+            b"class TritonPythonModel:\n    def initialize(self, args):\n        1 / 0\n    execute = initialize\n",
+        ),
+    ],
+)
+def test_the_error_of_a_load_names_the_given_file(name: str, content: bytes, home: Path, tmp_path: Path) -> None:
+    """The server reads it through a link in a temporary folder, which no message shows."""
+    path = tmp_path / name
+    path.write_bytes(content)
+    result = conch(home, "run", str(path), "--serve", "--port=0")
+    assert result.returncode == 1
+    assert str(path) in result.stderr
+    assert "conch-model-uploads" not in result.stdout + result.stderr
+
+
 def test_the_printed_curl_line_works(digits: Running) -> None:
     answer = json.loads(printed_by(digits.curl))
     assert answer["outputs"][0]["name"] == "probabilities"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from ipaddress import ip_address
 from multiprocessing import get_context
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from conch.base.command_line.command_parser import CommandParser, printing
 from conch.base.command_line.option_types import count, port_or_any
@@ -128,7 +128,22 @@ def _serve(
             if writer is None:
                 print_plate(server, given, need, seconds)
 
+        _log_linked_paths(source)
         return run_server(options, (), ready, clock.enter, fork_server)
+
+
+def _log_linked_paths(source: "RunSource") -> None:
+    """Let the log of this process name the user's files, not the links to them that the server reads."""
+    import logging
+
+    make = logging.getLogRecordFactory()
+
+    def record(*arguments: Any, **keywords: Any) -> logging.LogRecord:
+        made = make(*arguments, **keywords)
+        made.msg, made.args = source.with_linked_paths(made.getMessage()), ()
+        return made
+
+    logging.setLogRecordFactory(record)
 
 
 def _options(given: Namespace, source: "RunSource") -> "ServerOptions":

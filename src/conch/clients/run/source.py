@@ -32,6 +32,7 @@ class RunSource:
     text: str  # as the user wrote it
     links: TemporaryFolders | None = None  # which remove the links at the end of this process
     takes_instances: bool = False  # whether --instances says how many there are
+    folder: Path | None = None  # the repository that has the links
 
     def models(self) -> list[ModelFiles]:
         """Return the models; a remote repository is fetched for that. Raises ConchError if one cannot be read."""
@@ -39,6 +40,13 @@ class RunSource:
         if not names:
             raise NotFound(f"there are no models in {self.text}")
         return [self.repository.read(name) for name in names]
+
+    def with_linked_paths(self, message: str) -> str:
+        """Return a message with the files of the user in place of the links to them."""
+        if self.folder and str(self.folder) in message:
+            for path in filter(Path.is_symlink, self.folder.rglob("*")):
+                message = message.replace(str(path), str(path.readlink()))
+        return message
 
 
 def chats(files: ModelFiles) -> bool:
@@ -127,7 +135,7 @@ def with_steps(folder: Path, given: Namespace) -> RunSource:
 
     links = TemporaryFolders()
     repository = links.write(folder.name, fill)
-    return RunSource((f"--model-repository={repository}",), Repository([repository]), text, links)
+    return RunSource((f"--model-repository={repository}",), Repository([repository]), text, links, folder=repository)
 
 
 def _of_file(path: Path, given: Namespace) -> RunSource:
@@ -193,4 +201,5 @@ def _new_repository(given: Namespace, path: Path, fill: Callable[[Path], None]) 
         fill(repository / name)
 
     repository = links.write(name, fill_repository)
-    return RunSource((f"--model-repository={repository}",), Repository([repository]), str(path), links, True)
+    flags = (f"--model-repository={repository}",)
+    return RunSource(flags, Repository([repository]), str(path), links, takes_instances=True, folder=repository)

@@ -113,6 +113,14 @@ def test_a_conversation_on_a_terminal(home: Path) -> None:
         os.write(keyboard, b"/bye\n")
 
 
+def test_a_prompt_is_answered_by_a_server_with_keys(home: Path) -> None:
+    keys = home / "keys"
+    keys.write_text("me infer 4fQe0cW2x81Lr5kD\n")
+    keys.chmod(0o600)
+    result = conch(home, "run", str(home / "words"), "hello", f"--api-key-file={keys}", f"--port={free_port()}")
+    assert (result.returncode, result.stdout) == (0, "Well.\n"), result.stderr
+
+
 def test_pasted_lines_are_one_message_and_old_messages_are_forgotten(tmp_path: Path) -> None:
     write_scripted(tmp_path, "words", {**SCRIPT, "reply": "{prompt}", "context_length": 40})
     with chatting(tmp_path, TERM="xterm") as chat:

@@ -228,6 +228,23 @@ def test_a_server_that_does_not_answer_is_listed(home: Path, tmp_path: Path) -> 
             assert response.status == 200
 
 
+def test_a_server_with_keys_says_which_key_is_missing(tmp_path: Path) -> None:
+    write_identity(tmp_path, "alone", "FP32", 4)
+    keys = tmp_path / "keys"
+    keys.write_text("alice infer 4fQe0cW2x81Lr5kD\nme manage,infer,metrics x81Lr5kD4fQe0cW2\n")
+    keys.chmod(0o600)
+    with Running(tmp_path, str(tmp_path / "alone"), f"--api-key-file={keys}") as server:
+        (without,) = rows(tmp_path)
+        assert without["state"].endswith("its clients need a key: set CONCH_API_KEY")
+        stopped = conch(tmp_path, "stop", "alone", CONCH_API_KEY="4fQe0cW2x81Lr5kD")
+        assert stopped.returncode == 1
+        assert "The API key 'alice' lacks the scope 'manage'." in stopped.stderr
+        assert f"conch stop {server.process.pid} stops this server" in stopped.stderr
+        (row,) = json.loads(conch(tmp_path, "ps", "--json", CONCH_API_KEY="x81Lr5kD4fQe0cW2").stdout)
+        assert (row["model"], row["state"]) == ("alone", "ready")
+        assert conch(tmp_path, "stop", "alone", CONCH_API_KEY="x81Lr5kD4fQe0cW2").returncode == 0
+
+
 def test_top_and_doctor_show_all_servers(tmp_path: Path) -> None:
     for name in ("first", "second"):
         write_identity(tmp_path, name, "FP32", 4)

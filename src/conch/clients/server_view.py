@@ -15,13 +15,14 @@ from urllib.parse import quote, urlsplit
 
 from conch.base.errors import Unavailable
 from conch.base.http.client import HttpClient, HttpSettings, RequestFailed
+from conch.base.http.credentials import VARIABLES
 from conch.base.http.prometheus import ScrapeSettings, scrape
 from conch.base.process.running_servers import RunningServer, running_servers
 from conch.measure.bench.observers.server_metrics import MetricSeries, parse_exposition
 
 _TIMEOUT_S = 3.0
 _METRICS_PORT, _METRICS_OFFSET = 8002, 2
-_OK = 200
+_OK, _UNAUTHORIZED = 200, 401
 _ON_CPU = "kind_gpu_on_cpu"
 
 
@@ -205,7 +206,9 @@ class ServerReader:
         try:
             with self._client.open(method, url, self.address.headers, body) as response:
                 if response.status != _OK:
-                    hint = "; send a key with --api-key-file" if response.status in (401, 403) else ""
+                    hint = ""
+                    if response.status == _UNAUTHORIZED and not self.address.key:
+                        hint = f"; its clients need a key: set {VARIABLES[0]}"
                     with suppress(Unavailable, KeyError, TypeError):
                         hint = hint or f": {response.json()['error']}"
                     raise Unavailable(f"{self.address.url}: status {response.status} for {path}{hint}")

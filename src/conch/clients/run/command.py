@@ -182,7 +182,7 @@ def _converse(given: Namespace, source: "RunSource", need: int) -> int:
     from conch.machine.memory import size_text
 
     with _child(given, source, need) as load:
-        client = OpenAIClient(f"http://{load.address}/v1", client_key(None))
+        client = OpenAIClient(f"http://{load.address}/v1", client_key(given.api_key_file))
         model = chosen_model(client, given.name)
         if not given.prompt:
             print(f"{model} is ready on {load.devices} at http://{load.address}", file=sys.stderr)

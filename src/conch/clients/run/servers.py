@@ -255,18 +255,22 @@ def _stop_all() -> int:
 def _stop(name: str) -> int:
     """Stop the server of a pid, an address, or a single model; else unload the model. Raises ConchError."""
     servers: dict[RunningServer, dict[str, str]] = {}  # their models, with versions
+    silent = ""
     for server in running_servers():
         if name in (str(server.pid), server.http, server.url):
             _end(server, server.source)
             return 0
-        with suppress(Unavailable):
+        try:
             rows = _reader(server).ask("POST", "/v2/repository/index", b'{"ready": true}')
+        except Unavailable as error:
+            silent += f"; {error}; conch stop {server.pid} stops this server"
+        else:
             servers[server] = {str(row["name"]): str(row["version"]) for row in rows}
     having = [server for server, models in servers.items() if name in models]
     alone = [server for server in having if servers[server].keys() <= _with_parts(server, name, servers[server])]
     if not having:
         hint = did_you_mean(name, sorted(set().union(*servers.values())))
-        raise NotFound(f"'{name}' is not a loaded model or a server{hint}; conch ps lists them")
+        raise NotFound(f"'{name}' is not a loaded model or a server{hint}; conch ps lists them{silent}")
     if len(alone or having) > 1:
         places = ", ".join(f"{server.url} (pid {server.pid})" for server in alone or having)
         raise InvalidRequest(f"'{name}' is loaded more than once: name the server instead, by its pid: {places}")

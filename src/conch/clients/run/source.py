@@ -83,8 +83,8 @@ def _nothing_there(text: str) -> str:
     near = [entry.name for entry in Path(text).absolute().parent.glob("*")]
     stored = [folder.name for folder in model_store().glob("*")]
     hint = did_you_mean(Path(text).name, sorted({*near, *stored}))
-    hub = f", or {HUB}{text} for a model of the Hugging Face Hub" if text.count("/") == 1 else ""
-    return f"there is no file, folder or pulled model '{text}'{hint or f'; conch ls lists the models on disk{hub}'}"
+    hub = f"; a model of the Hugging Face Hub is {HUB}{text}" if text.count("/") == 1 else ""
+    return f"'{text}' is not a file, a folder or a pulled model{hint or f'; conch ls lists the models on disk{hub}'}"
 
 
 def _of_folder(folder: Path, given: Namespace) -> RunSource:

@@ -325,6 +325,7 @@ MODELS = {
     "flat": config("flat", inputs=(TensorSpec("IN", "FP32", (1, 2)),)),
     "any": config("any", dims=(-1,)),
     "batched": config("batched", max_batch_size=2),
+    "batched_wide": config("batched_wide", max_batch_size=2, dims=(3,)),
 }
 
 
@@ -332,7 +333,7 @@ def check(model: ModelConfig) -> None:
     check_ensemble(model, [MODELS[step.model_name] for step in model.ensemble_steps])
 
 
-@pytest.mark.parametrize("second", ["a", "any"])
+@pytest.mark.parametrize("second", ["a", "any", "batched"])
 def test_steps_that_fit(second: str) -> None:
     check(ensemble(step("a", {"IN": "IN"}, {"OUT": "x"}), step(second, {"IN": "x"}, {"OUT": "OUT"})))
 
@@ -343,7 +344,7 @@ def test_steps_that_fit(second: str) -> None:
         ("wide", ["tensor 'x' does not fit", "model 'a', 'OUT' FP32[2]", "model 'wide', 'IN' FP32[3]", "2 against 3"]),
         ("ints", ["inconsistent data type", "'OUT' FP32[2] gives FP32", "'IN' INT32[2] takes INT32"]),
         ("flat", ["differ in rank", "FP32[2]", "FP32[1,2]"]),
-        ("batched", ["differ in rank", "FP32[-1,2]"]),
+        ("batched_wide", ["differ in rank", "FP32[-1,3]"]),
     ],
 )
 def test_mismatch_names_both_sides(second: str, words: list[str]) -> None:
@@ -359,8 +360,8 @@ def test_mismatch_names_both_sides(second: str, words: list[str]) -> None:
     [
         ("wide", {}, "declare the ensemble's input 'IN' with data_type: TYPE_FP32 dims: [3]"),
         ("ints", {}, "declare the ensemble's input 'IN' with data_type: TYPE_INT32 dims: [2]"),
-        ("wide", {"max_batch_size": 4}, "set max_batch_size of the ensemble to 0, since this step takes no batches"),
-        ("batched", {"dims": (5,)}, "set max_batch_size of the ensemble to that of the step, or declare it with dims"),
+        ("wide", {"max_batch_size": 4}, "declare the ensemble's input 'IN' with data_type: TYPE_FP32 dims: [3]"),
+        ("batched", {"dims": (5,)}, "declare the ensemble's input 'IN' with data_type: TYPE_FP32 dims: [-1, 2]"),
     ],
 )
 def test_mismatch_at_the_ends_of_the_ensemble_has_a_remedy(model: str, fields: dict[str, object], right: str) -> None:

@@ -23,6 +23,11 @@ class _End:
     batched: bool  # whether the first dimension is the batch's
     is_ensembles: bool = False  # declared by the ensemble
 
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The shape without the batch."""
+        return self.shape[1:] if self.batched else self.shape
+
     def __str__(self) -> str:
         return f"{self.owner} '{self.name}' {self.datatype}[{','.join(map(str, self.shape))}]"
 
@@ -32,8 +37,6 @@ def check_ensemble(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> None
 
     `models` are the configurations of the steps' models.
     """
-    sources = {spec.name: _end("the ensemble's input", spec, ensemble, own=True) for spec in ensemble.inputs}
-    inputs = [{spec.name: spec for spec in config.inputs} for config in models]
     for number, step in enumerate(ensemble.ensemble_steps):
         config = models[number]
         _check_names(ensemble, number, step, config)
@@ -43,16 +46,8 @@ def check_ensemble(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> None
                 f"but its step {number}, model '{config.name}', allows {config.max_batch_size}: "
                 "lower max_batch_size of the ensemble to it"
             )
-        outputs = {spec.name: spec for spec in config.outputs}
-        for inner, tensor in step.output_map.items():
-            sources[tensor] = _end(f"step {number}, output of model '{config.name}',", outputs[inner], config)
-    for number, step in enumerate(ensemble.ensemble_steps):
-        config = models[number]
-        for inner, tensor in step.input_map.items():
-            target = _end(f"step {number}, input of model '{config.name}',", inputs[number][inner], config)
-            _check_fit(ensemble, tensor, sources[tensor], target)
-    for spec in ensemble.outputs:
-        _check_fit(ensemble, spec.name, sources[spec.name], _end("the ensemble's output", spec, ensemble, own=True))
+    for _, tensor, source, target in _connections(ensemble, models):
+        _check_fit(ensemble, tensor, source, target)
 
 
 def misfit_notices(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Iterator[str]:
@@ -70,6 +65,44 @@ def misfit_notices(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Iter
                     f"input '{inner}' of model '{models[number].name}', which is not: requests without '{tensor}' "
                     "will fail; make both optional or neither"
                 )
+    if ensemble.max_batch_size > 1:
+        yield from _single_item_notices(ensemble, models)
+
+
+def _single_item_notices(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Iterator[str]:
+    """Yield a warning for each step without batches that can process batches of one item only."""
+    limited = {
+        number
+        for number, _, source, target in _connections(ensemble, models)
+        if number < len(models) and source.batched and not target.batched and not _agree(source.shape, target.shape)
+    }
+    for number in sorted(limited):
+        yield (
+            f"ensemble '{ensemble.name}': step {number}, model '{models[number].name}', takes no batches: requests of "
+            "more than one item will fail; set max_batch_size of the ensemble to 1, or of this model to "
+            f"{ensemble.max_batch_size}"
+        )
+
+
+def _connections(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Iterator[tuple[int, str, _End, _End]]:
+    """Yield the step, the tensor, its source and its target of each connection; the outputs are a step after the last.
+
+    The names must have been checked.
+    """
+    sources = {spec.name: _end("the ensemble's input", spec, ensemble, own=True) for spec in ensemble.inputs}
+    for number, step in enumerate(ensemble.ensemble_steps):
+        outputs = {spec.name: spec for spec in models[number].outputs}
+        for inner, tensor in step.output_map.items():
+            sources[tensor] = _end(
+                f"step {number}, output of model '{models[number].name}',", outputs[inner], models[number]
+            )
+    for number, step in enumerate(ensemble.ensemble_steps):
+        inputs = {spec.name: spec for spec in models[number].inputs}
+        for inner, tensor in step.input_map.items():
+            target = _end(f"step {number}, input of model '{models[number].name}',", inputs[inner], models[number])
+            yield number, tensor, sources[tensor], target
+    for spec in ensemble.outputs:
+        yield len(models), spec.name, sources[spec.name], _end("the ensemble's output", spec, ensemble, own=True)
 
 
 def _end(owner: str, spec: TensorSpec, config: ModelConfig, *, own: bool = False) -> _End:
@@ -105,6 +138,8 @@ def _check_fit(ensemble: ModelConfig, tensor: str, source: _End, target: _End) -
             f"{where}, inconsistent data type: {source} gives {source.datatype}, {target} takes {target.datatype}; "
             + _remedy(source, target)
         )
+    if _agree(source.shape, target.shape) or _agree(source.dims, target.dims):
+        return
     if len(source.shape) != len(target.shape):
         raise ConfigError(
             f"{where}, inconsistent shape: {source} and {target} differ in rank; " + _remedy(source, target)
@@ -117,16 +152,19 @@ def _check_fit(ensemble: ModelConfig, tensor: str, source: _End, target: _End) -
             )
 
 
+def _agree(source: Sequence[int], target: Sequence[int]) -> bool:
+    """Return whether some tensor has both shapes."""
+    return len(source) == len(target) and all(
+        -1 in (gives, takes) or gives == takes for gives, takes in zip(source, target, strict=True)
+    )
+
+
 def _remedy(source: _End, target: _End) -> str:
     """Return what to change: the ensemble's declaration, or, between two steps, another model that converts."""
     own, other = (source, target) if source.is_ensembles else (target, source)
     if not own.is_ensembles:
         return "insert a model that converts between the two steps, if the configurations of both are correct"
-    dims: tuple[int, ...] = other.shape
-    if own.batched:
-        if not dims or dims[0] != -1:
-            return "set max_batch_size of the ensemble to 0, since this step takes no batches"
+    dims = other.shape
+    if own.batched and dims[:1] == (-1,):
         dims = dims[1:]
-    elif other.batched:
-        return f"set max_batch_size of the ensemble to that of the step, or declare it with dims: {[*dims]}"
     return f"declare {own.owner} '{own.name}' with data_type: {config_datatype(other.datatype)} dims: {[*dims]}"

@@ -141,7 +141,7 @@ class EnsembleRun:
         """Send the request of a step. One that is refused ends the run."""
         request, step, model = self.pending.request, self._steps[number], self._models[number]
         position = step_position(request, step, branch.tensors)
-        inner = step_request(request, step, branch.tensors, position)
+        inner = step_request(request, step, model.config, branch.tensors, position)
         inner.parent = request.number
         readers = self._flow.readers.get(number)
         if readers is not None and model.cache is None:
@@ -198,7 +198,7 @@ class EnsembleRun:
             elif answer is None:
                 raise ConchError("the model gave no response")
             else:
-                take_outputs(self._steps[number], answer, position, branch.own)
+                take_outputs(self._steps[number], self._models[number].config, answer, position, branch.own)
                 self._advance(branch)
         except ConchError as error:
             self._fail(number, error)
@@ -207,7 +207,7 @@ class EnsembleRun:
     def _open(self, parent: _Branch, number: int, answer: InferResponse, position: SequencePosition) -> None:
         """Open the branch of a response of a decoupled step. Raises ConchError."""
         own: dict[str, StageTensor] = {}
-        take_outputs(self._steps[number], answer, position, own)
+        take_outputs(self._steps[number], self._models[number].config, answer, position, own)
         branch = _Branch(parent.level + 1, self._flow.steps_at(parent.level + 1), own, parent)
         branch.size = sum(made.tensor.nbytes for made in own.values() if made.tensor is not None)
         self._held += branch.size

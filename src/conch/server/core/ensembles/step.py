@@ -6,7 +6,7 @@ from time import monotonic_ns
 from typing import Final, TypeAlias
 
 from conch.base.errors import ConchError, DeadlineMissed, InvalidRequest
-from conch.domain.model_config import EnsembleStep, ModelConfig
+from conch.domain.model_config import EnsembleStep, ModelConfig, TensorSpec
 from conch.domain.request import (
     SEQUENCE_END,
     SEQUENCE_START,
@@ -17,6 +17,7 @@ from conch.domain.request import (
     Timeline,
 )
 from conch.domain.tensor import Tensor
+from conch.server.core.validation import fits
 
 # Parameters of a step's response that set the position of the following steps in their sequence, and their types.
 _POSITION: Final = {
@@ -59,26 +60,28 @@ class SequencePosition:
 class StageTensor:
     """A tensor between steps: None where an optional input or an output was omitted.
 
-    The output of a step carries the position in the sequence, which the steps that read it take over.
+    The output of a step carries the position in the sequence, which the steps that read it take over. `batched` is
+    whether its first dimension is the batch's.
     """
 
-    __slots__ = ("position", "tensor")
+    __slots__ = ("batched", "position", "tensor")
 
-    def __init__(self, tensor: Tensor | None, position: SequencePosition | None = None) -> None:
+    def __init__(self, tensor: Tensor | None, batched: bool, position: SequencePosition | None = None) -> None:
         self.tensor = tensor
+        self.batched = batched
         self.position = position
 
 
 Stage: TypeAlias = MutableMapping[str, StageTensor]
 
-_OMITTED: Final = StageTensor(None)
-
 
 def given_tensors(request: InferRequest, ensemble: ModelConfig) -> dict[str, StageTensor]:
     """Return the inputs of the first steps."""
-    tensors = {spec.name: _OMITTED for spec in ensemble.inputs}
+    batched = ensemble.max_batch_size > 0
+    omitted = StageTensor(None, batched)
+    tensors = {spec.name: omitted for spec in ensemble.inputs}
     for tensor in request.inputs:
-        tensors[tensor.name] = StageTensor(tensor)
+        tensors[tensor.name] = StageTensor(tensor, batched)
     return tensors
 
 
@@ -91,12 +94,18 @@ def step_position(request: InferRequest, step: EnsembleStep, tensors: Stage) -> 
     return SequencePosition(request.correlation_id, request.flags)
 
 
-def step_request(request: InferRequest, step: EnsembleStep, tensors: Stage, position: SequencePosition) -> StepRequest:
-    """Return the request for a step, without the inputs that were omitted."""
+def step_request(
+    request: InferRequest, step: EnsembleStep, model: ModelConfig, tensors: Stage, position: SequencePosition
+) -> StepRequest:
+    """Return the request for a step to its model, without the inputs that were omitted."""
     inputs = []
+    batched = model.max_batch_size > 0
     for name, source in step.input_map.items():
-        tensor = tensors[source].tensor
+        made = tensors[source]
+        tensor = made.tensor
         if tensor is not None:
+            if made.batched != batched:
+                tensor = _rebatched(tensor, batched, model.input(name))
             inputs.append(tensor.renamed(name))
     inner = StepRequest(
         step.model_name,
@@ -115,35 +124,55 @@ def step_request(request: InferRequest, step: EnsembleStep, tensors: Stage, posi
     return inner
 
 
-def take_outputs(step: EnsembleStep, answer: InferResponse, position: SequencePosition, tensors: Stage) -> None:
-    """Add the outputs of a step to the tensors of the ensemble; outputs that its response lacks count as omitted.
+def take_outputs(
+    step: EnsembleStep, model: ModelConfig, answer: InferResponse, position: SequencePosition, tensors: Stage
+) -> None:
+    """Add the outputs of a step's model to the tensors of the ensemble; those that its response lacks are omitted.
 
     Raises InvalidRequest if a parameter of the response that sets the sequence position has a wrong type.
     """
     if answer.parameters:
         position = _moved_position(position, answer.parameters)
+    batched = model.max_batch_size > 0
     for output in answer.outputs:
         name = step.output_map.get(output.name)
         if name is not None:
-            tensors[name] = StageTensor(output.renamed(name), position)
+            tensors[name] = StageTensor(output.renamed(name), batched, position)
     for name in step.output_map.values():
         if name not in tensors:
-            tensors[name] = StageTensor(None, position)
+            tensors[name] = StageTensor(None, batched, position)
 
 
 def ensemble_response(request: InferRequest, config: ModelConfig, version: int, tensors: Stage) -> InferResponse:
     """Return the response of an ensemble, with the sequence position as parameters, as Triton does."""
     outputs = []
+    batched = config.max_batch_size > 0
     parameters: dict[str, ParameterValue] = {}
     for name in request.outputs or [spec.name for spec in config.outputs]:
         made = tensors[name]
-        if made.tensor is not None:
-            outputs.append(made.tensor)
+        tensor = made.tensor
+        if tensor is not None:
+            if made.batched != batched:
+                tensor = _rebatched(tensor, batched, config.output(name))
+            outputs.append(tensor)
             if made.position is not None:
                 parameters["sequence_id"] = made.position.correlation_id
                 parameters["sequence_start"] = bool(made.position.flags & SEQUENCE_START)
                 parameters["sequence_end"] = bool(made.position.flags & SEQUENCE_END)
     return InferResponse(config.name, version, outputs, id=request.id, parameters=parameters)
+
+
+def _rebatched(tensor: Tensor, batched: bool, spec: TensorSpec | None) -> Tensor:
+    """Return a tensor between a model with batches and one without in the shape for its reader, as Triton converts it.
+
+    A reader with batches gets a batch of one of what fits its dims without a batch. A reader without gets the item of a
+    batch of one, unless the whole batch fits its dims.
+    """
+    shape = tensor.shape
+    is_fit = spec is not None and fits(shape, spec.dims)
+    if batched:
+        return tensor.reshaped((1, *shape)) if is_fit else tensor
+    return tensor if is_fit or shape[:1] != (1,) else tensor.reshaped(shape[1:])
 
 
 def _moved_position(position: SequencePosition, parameters: Mapping[str, ParameterValue]) -> SequencePosition:

@@ -68,7 +68,7 @@ def to_model_config(message: ConfigMessage) -> ModelConfig:
             control.metric_identifier.family: tuple(control.histogram_options.buckets)
             for control in message.model_metrics.metric_control
         },
-        warmups=tuple(_warmup(warmup) for warmup in message.model_warmup),
+        warmups=tuple(_warmup(warmup) for warmup in message.model_warmup if warmup.batch_size),
         batch_inputs=tuple(_batch_input(tensor) for tensor in message.batch_input),
         batch_outputs=tuple(_batch_output(tensor) for tensor in message.batch_output),
         document=to_document(message),

@@ -48,6 +48,9 @@ def _without_effect(message: ConfigMessage) -> Iterator[tuple[str, str]]:
     yield from _state_memory(message)
     if message.runtime and message.backend != "pytorch":
         yield "runtime", "backends are part of this server"
+    for warmup in message.model_warmup:
+        if warmup.batch_size == 0:
+            yield f"model_warmup '{warmup.name}'", "its batch_size is 0, the default; set it to 1"
     if message.backend in _BY_REQUEST:
         for field in ("batch_input", "batch_output"):
             if getattr(message, field):

@@ -141,9 +141,11 @@ def _validate_ordering(batching: Any, name: str) -> None:
 
 def _validate_warmup(warmup: Any, name: str) -> None:
     at = f"model_warmup '{warmup.name}' of {name}"
-    if warmup.batch_size < 1:
-        raise ConfigError(f"{at}: batch_size must be >= 1, it is {warmup.batch_size}")
+    if warmup.batch_size == 0:  # skipped, with a notice
+        return
     for key, tensor in warmup.inputs.items():
+        if not tensor.data_type:
+            raise ConfigError(f"{at}: input '{key}' must specify 'data_type'")
         if tensor.WhichOneof("input_data_type") is None:
             raise ConfigError(f"{at}: input '{key}' must specify zero_data, random_data or input_data_file")
         if any(dim < 1 for dim in tensor.dims):

@@ -56,6 +56,7 @@ def test_nothing_to_refuse(text: str) -> None:
         ('model_operations { op_library_filename: "x.so" }', "model_operations"),
         ("batch_input { kind: BATCH_ELEMENT_COUNT }", "batch_input"),
         ("batch_output { }", "batch_output"),
+        ('model_warmup { name: "w" }', "model_warmup 'w'"),
         ('runtime: "libtriton_python.so"', "runtime"),
         (
             f"model_metrics {{ metric_control {{ metric_identifier {{ family: '{FIRST_RESPONSE}' }} }} }}",

@@ -8,6 +8,7 @@ from conch.domain.config.validate import validate_configuration, validate_tensor
 
 TENSORS = 'input { name: "a" data_type: TYPE_FP32 dims: [ 4 ] } output { name: "b" data_type: TYPE_FP32 dims: [ 4 ] }'
 
+WARMUP = 'model_warmup { name: "w" batch_size: 1 inputs { key: "a" value { %s } } }'
 METRICS = 'model_metrics { metric_control { metric_identifier { family: "%s" } histogram_options { %s } } }'
 
 
@@ -46,7 +47,8 @@ def batching(text: str) -> str:
         batching("default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 5 }"),
         "dynamic_batching { }",
         "instance_group { kind: KIND_CPU } instance_group { kind: KIND_GPU gpus: 0 }",
-        'model_warmup { name: "w" batch_size: 1 inputs { key: "a" value { dims: 3 zero_data: true } } }',
+        WARMUP % "data_type: TYPE_FP32 dims: 3 zero_data: true",
+        'model_warmup { name: "skipped" inputs { key: "a" value { dims: 3 } } }',
         METRICS % ("conch_batch_size", "buckets: [ 1, 3 ]"),
         'default_model_filename: "model.onnx"',
     ],
@@ -169,13 +171,16 @@ def test_valid_configurations(text: str) -> None:
             "profile field which is only supported for TensorRT models",
         ),
         # warm-up and metrics
-        ('model_warmup { name: "w" }', "model_warmup 'w' of m: batch_size must be >= 1, it is 0"),
         (
-            'model_warmup { name: "w" batch_size: 1 inputs { key: "a" value { dims: 1 } } }',
+            WARMUP % "dims: 1 zero_data: true",
+            "model_warmup 'w' of m: input 'a' must specify 'data_type'",
+        ),
+        (
+            WARMUP % "data_type: TYPE_FP32 dims: 1",
             "input 'a' must specify zero_data, random_data or input_data_file",
         ),
         (
-            'model_warmup { name: "w" batch_size: 1 inputs { key: "a" value { dims: -1 zero_data: true } } }',
+            WARMUP % "data_type: TYPE_FP32 dims: -1 zero_data: true",
             "dims of input 'a' must be integers >= 1, they are [-1]",
         ),
         (

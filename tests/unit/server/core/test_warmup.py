@@ -11,7 +11,9 @@ from conch.domain.model_config import ModelConfig, TensorSpec, Warmup, WarmupTen
 from conch.domain.tensor import BYTES, DATATYPES, Tensor
 from conch.server.backends.batch import Batch
 from conch.server.core.scheduling.warmup import warm_up
+from conch.server.core.sequences.tensors import instance_config
 from tests.unit.server.core.scripted import ScriptedInstance, config
+from tests.unit.server.core.sequence_models import sequences
 
 
 class Recorder(ScriptedInstance):
@@ -115,3 +117,13 @@ async def test_failed_sample_fails_the_load(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match="failed to run warmup sample 'sample': boom") as raised:
         await warm_up(recorder)
     assert raised.value.code is Code.INTERNAL
+
+
+async def test_samples_of_sequences_may_omit_controls(tmp_path: Path) -> None:
+    """As in Triton: the model gets what the sample has."""
+    sample = Warmup("sample", 1, 1, (WarmupTensor("IN", "FP32", (2,)), WarmupTensor("END", "INT32", (1,))))
+    model_config = replace(instance_config(sequences(max_batch_size=0)), warmups=(sample,))
+    recorder = Recorder(model_config, tmp_path)
+    await recorder.start()
+    await warm_up(recorder)
+    assert [tensor.name for tensor in recorder.seen[0][0]] == ["IN", "END"]

@@ -6,6 +6,7 @@ Source: Triton's model configuration, "Model Warmup".
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Final
@@ -31,13 +32,24 @@ async def warm_up(instance: Instance) -> None:
     A sample of batch size n is n requests of one item each, executed together.
     """
     source = instance.plan.source
-    for warmup in source.config.warmups:
+    config = _with_optional_controls(source.config)
+    for warmup in config.warmups:
         try:
-            tensors = await asyncio.to_thread(_tensors, source.config, warmup, source.directory)
+            tensors = await asyncio.to_thread(_tensors, config, warmup, source.directory)
             for _ in range(max(warmup.count, 1)):
-                await _execute(instance, await _requests(source.config, tensors, warmup.batch_size))
+                await _execute(instance, await _requests(config, tensors, warmup.batch_size))
         except ConchError as error:
             raise ModelLoadError(f"failed to run warmup sample '{warmup.name}': {error.message}", error.code) from error
+
+
+def _with_optional_controls(config: ModelConfig) -> ModelConfig:
+    """Return the configuration with optional controls and states: as in Triton, samples of sequences may omit them."""
+    batching = config.sequence_batching
+    if batching is None:
+        return config
+    names = {control.name for control in batching.controls} | {state.input_name for state in batching.states}
+    inputs = tuple(replace(spec, optional=spec.optional or spec.name in names) for spec in config.inputs)
+    return replace(config, inputs=inputs)
 
 
 async def _requests(config: ModelConfig, tensors: Sequence[Tensor], number: int) -> list[InferRequest]:

@@ -29,6 +29,32 @@ async def test_steps_are_loaded_and_unloaded_with_the_ensemble(tmp_path: Path) -
             await until(control, IndexEntry(name, "1", "UNAVAILABLE", "unloaded"))
 
 
+async def test_steps_that_were_loaded_by_name_stay_loaded(tmp_path: Path) -> None:
+    """As in Triton: `unload_dependents` unloads what the load of the ensemble has loaded."""
+    for name in "abc":
+        write(tmp_path, name)
+    write_ensemble(tmp_path, "e", "a", "b")
+    write_ensemble(tmp_path, "outer", "e", "c")
+    async with serving(tmp_path) as (control, _):
+        await control.load("a", None, {})
+        await control.load("e", None, {})
+        await control.load("outer", None, {})
+        await control.unload("outer", unload_dependents=True)
+        assert {row.name for row in control.index(ready_only=True)} == {"a", "b", "e"}
+        await control.unload("e", unload_dependents=True)
+        assert {row.name for row in control.index(ready_only=True)} == {"a"}
+
+
+async def test_steps_that_are_loaded_by_name_at_start_stay_loaded(tmp_path: Path) -> None:
+    for name in "ab":
+        write(tmp_path, name)
+    write_ensemble(tmp_path, "e", "a", "b")
+    async with serving(tmp_path) as (control, _):
+        await control.load_at_start(["e", "a"])
+        await control.unload("e", unload_dependents=True)
+        assert {row.name for row in control.index(ready_only=True)} == {"a"}
+
+
 async def test_missing_step_fails_the_load(tmp_path: Path) -> None:
     write(tmp_path, "a")
     write_ensemble(tmp_path, "e", "a", "gone")

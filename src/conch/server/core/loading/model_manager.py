@@ -80,6 +80,7 @@ class ModelManager:
         self._locks: WeakValueDictionary[ModelId, asyncio.Lock] = WeakValueDictionary()
         self._waits = catalog.loads.waits
         self._steps_of_loads: dict[ModelId, set[ModelId]] = {}  # models of the steps of ensembles that are being loaded
+        self._loaded_as_steps: set[ModelId] = set()  # whose load no client and no flag has requested by name
         self._watch = _RepositoryWatch(repositories)
         self._retirement = Retirement()
         self._without_files = _ModelsWithoutFiles(catalog)
@@ -138,8 +139,8 @@ class ModelManager:
     async def unload(self, name: str, unload_dependents: bool, waiting: ModelId | None = None) -> None:
         """Unpublish a model; admitted requests are still answered. An unknown model is ignored.
 
-        `unload_dependents` also unloads the models of an ensemble's steps that no other ensemble uses. `waiting` is the
-        model whose load waits for this. Raises Unavailable if the server permits no unloads.
+        `unload_dependents` also unloads the models that were loaded as steps of an ensemble and that no other ensemble
+        uses. `waiting` is the model whose load waits for this. Raises Unavailable if the server permits no unloads.
         """
         self._require(self._unloads, "unload", name)
         models = [model for model in {*self._loader.loaded, *self._locks.keys()} if model.name == name]
@@ -350,6 +351,8 @@ class ModelManager:
             if model in tried:
                 if (failure := tried[model]) is not None:
                     raise failure
+                if depth == 0:
+                    self._loaded_as_steps.discard(model)
                 return
             try:
                 await self._load_now(model, override, ordered, tried, depth)
@@ -377,6 +380,10 @@ class ModelManager:
                 except ModelLoadError as cycle:
                     raise self._loader.note_failure(model, files, cycle) from cycle
                 if await self._loader.apply(model, files, log):
+                    if depth:
+                        self._loaded_as_steps.add(model)
+                    else:
+                        self._loaded_as_steps.discard(model)
                     return
             kept_changing = ModelLoadError(f"the files of model '{model}' kept changing while it was being loaded")
             raise self._loader.note_failure(model, files, kept_changing)
@@ -411,9 +418,9 @@ class ModelManager:
     async def _unload(
         self, model: ModelId, *, with_steps: bool = False, if_unused: bool = False, waiting: ModelId | None = None
     ) -> None:
-        """Unload a model once no load of an ensemble needs it; `if_unused`: unless a served ensemble uses it.
+        """Unload a model once no load of an ensemble needs it.
 
-        Raises ModelLoadError for a deadlock with such a load.
+        `if_unused`: unless it was loaded by name, as in Triton, or a served ensemble uses it. Raises ModelLoadError for a deadlock with such a load.
         """
         lock = self._locks.setdefault(model, asyncio.Lock())
         while True:
@@ -422,7 +429,7 @@ class ModelManager:
                     async with self._locks[ensemble]:
                         pass
             async with lock:
-                if if_unused and self._links.has_users(model):
+                if if_unused and (model not in self._loaded_as_steps or self._links.has_users(model)):
                     return
                 if not self._loading_ensembles(model):
                     loaded = self._retire(model)
@@ -438,6 +445,7 @@ class ModelManager:
     def _retire(self, model: ModelId) -> ModelFiles | None:
         """Unpublish a model and return its files, None if it was not served."""
         loaded = self._loader.loaded.pop(model, None)
+        self._loaded_as_steps.discard(model)
         if loaded is not None:
             self._builder.events.change("unload", monotonic_ns(), monotonic_ns(), model.name)
         served = self._catalog.publish(model, {})

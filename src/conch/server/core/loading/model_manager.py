@@ -420,7 +420,8 @@ class ModelManager:
     ) -> None:
         """Unload a model once no load of an ensemble needs it.
 
-        `if_unused`: unless it was loaded by name, as in Triton, or a served ensemble uses it. Raises ModelLoadError for a deadlock with such a load.
+        `if_unused`: unless it was loaded by name, as in Triton, or a served ensemble uses it. Raises ModelLoadError for
+        a deadlock with such a load.
         """
         lock = self._locks.setdefault(model, asyncio.Lock())
         while True:

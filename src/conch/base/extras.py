@@ -17,8 +17,7 @@ def install_command(extra: str) -> str:
     """Return the command that installs an extra of this installation of Conch.
 
     It names what pip was given for it: the folder of its sources, a wheel, or the name on the index, because the index
-    may have nothing, or something else, under that name for whoever installed from elsewhere. PyTorch's package on the
-    index brings CUDA, on any machine.
+    may have nothing, or something else, under that name. PyTorch's package on the index brings CUDA, on any machine.
     """
     command = command_for(_origin(), extra)
     return command + (_WITHOUT_GPU.format(command) if extra == "pytorch" else "")

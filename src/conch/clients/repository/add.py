@@ -41,7 +41,7 @@ _PACKAGES = {
     "vllm": "vllm",
     "tensorrtllm": "tensorrt_llm",
 }
-# Backends whose package is most often in an environment of its own.
+# Backends whose package is most often in a separate environment.
 _ELSEWHERE = {
     "vllm": "vLLM in this environment, or --backend-config=vllm,env-path=FOLDER of another",
     "tensorrtllm": "TensorRT-LLM here, or --backend-config=tensorrtllm,env-path=FOLDER of another",

@@ -467,6 +467,16 @@ def test_large_bodies_are_read_and_written_by_workers(server: ConchProcess, rank
         assert status == 200, document
         member = "embedding" if path.endswith("s") else "data"
         assert np.allclose(document["data"][1999][member], vector_of(encoder, many[1999]), atol=1e-5)
+    ignored = {"cache_salt": "salt", "wishes": 1}
+    for path, fields in (
+        ("/v1/rerank", {"model": "ranker", "query": QUERY, "documents": texts}),
+        ("/v1/score", {"model": "ranker", "text_1": QUERY, "text_2": texts}),
+        ("/pooling", {"model": "encoder", "input": texts}),
+        ("/v1/embed", {"model": "encoder", "texts": texts}),
+        ("/v2/embed", {"model": "encoder", "texts": texts}),
+    ):
+        status, document, degraded = post(server, path, {**fields, **ignored})
+        assert (status, degraded) == (200, "field_ignored"), document
     huge = {"model": "ranker", "query": QUERY, "documents": ["a" * 2**20] * 17}
     assert refused(server, "/v1/rerank", huge) == "a request may hold 16777216 bytes of text at most, got 17825821"
 

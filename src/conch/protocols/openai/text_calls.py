@@ -359,6 +359,7 @@ def split_call(call: TextCall) -> tuple[dict[str, Any], list[Buffer]]:
     texts = [*call.texts, *call.others]
     rest = {name: getattr(call, name) for name in _SCALARS}
     rest["task"] = call.task and call.task.value
+    rest["ignored"] = [tuple(field) for field in call.ignored]  # orjson takes no named tuples
     meta = {"first": len(call.texts), "texts": [isinstance(text, str) for text in texts]}
     parts = [text.encode() if isinstance(text, str) else np.array(text, "<i4").tobytes() for text in texts]
     return meta, [orjson.dumps(rest), *parts]

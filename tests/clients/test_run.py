@@ -201,10 +201,16 @@ def test_invalid_command_lines_say_what_is_valid(home: Path) -> None:
     result = conch(home, "run", "--serve")
     assert result.returncode == 2
     assert "error: X is missing: a file, a folder, a URL or the name of a pulled model\n" in result.stderr
+    assert "X is missing" in conch(home, "run", "").stderr
     assert "argument --port: '70000' is not a valid port" in conch(home, "run", str(DIGITS), "--port=70000").stderr
+    assert "gRPC and metrics take the next two ports" in conch(home, "run", str(DIGITS), "--port=65534").stderr
+    batches = conch(home, "run", str(DIGITS), "--max-batch-size=4")
+    assert "--max-batch-size has no effect without --input and --output" in batches.stderr
 
 
 def test_a_prompt_for_a_model_without_language_is_refused(home: Path) -> None:
     result = conch(home, "run", str(DIGITS), "hello")
     assert (result.returncode, result.stdout) == (1, "")
     assert "is not a language model, so it takes no prompt" in result.stderr
+    settings = conch(home, "run", str(DIGITS), "--temperature=0", "--max-tokens=3")
+    assert settings.stderr.startswith("conch run: --temperature, --max-tokens would have no effect with ")

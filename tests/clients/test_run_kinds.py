@@ -1,6 +1,7 @@
 """Every kind of X that `conch run X` takes is served and answers, and what is not a model is named."""
 
 import json
+import os
 import urllib.request
 from argparse import Namespace
 from collections.abc import Iterator
@@ -242,6 +243,8 @@ NOT_MODELS: dict[str, tuple[bytes, str]] = {
     "program": (b"\x7fELF\x02", "is a program or library"),
     "notes.md": (b"# Notes", "is not a model: expected .gguf, .onnx"),
     "script.py": (b"print(1)", "has no model: expected functions or classes with @conch.model"),
+    "broken.py": (b"x = (", "is not valid Python, line 1: '(' was never closed"),
+    "language.onnx": (b"GGUF\x03\x00", "is a GGUF file: let its name end with .gguf"),
     "a.pkl": (b"\x80\x04", "--allow-pickled-models"),
 }
 
@@ -254,6 +257,16 @@ def test_what_is_not_a_model_is_named(name: str, tmp_path: Path) -> None:
         find_source(given(str(tmp_path / name)))
     assert f"'{tmp_path / name}' {'is' if words.startswith('--') else ''}" in caught.value.message
     assert words in caught.value.message
+
+
+def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.onnx")
+    (tmp_path / "link.onnx").symlink_to("missing.onnx")
+    paths = {"pipe.onnx": "is not a regular file", "link.onnx": "is a symbolic link to 'missing.onnx', which is"}
+    for name, words in {**paths, "x" * 300: "cannot be read: File name too long"}.items():
+        with pytest.raises(ConchError) as caught:
+            find_source(given(str(tmp_path / name)))
+        assert f"'{tmp_path / name}' {words}" in caught.value.message
 
 
 def test_the_command_prints_the_refusal_in_ascii(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from conch.base.command_line.command_parser import CommandParser, printing
+from conch.base.command_line.option_types import count
 from conch.base.command_line.say import say
 from conch.server.options.server_options import DEFAULT_CACHE_LIMIT_BYTES
 
@@ -174,10 +175,10 @@ def add_entry_flags(adding: CommandParser) -> None:
         )
     adding.add_argument(
         "--max-batch-size",
-        type=int,
+        type=count,
         default=0,
         metavar="N",
-        help="with --input; if above 0, dims do not include the batch dimension",
+        help="with --input: dims do not include the batch dimension",
     )
 
 

@@ -5,6 +5,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import fields
 from ipaddress import ip_address
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from conch.server.server import Server
 
 _FAILURE, _USAGE_ERROR, _INTERRUPTED = 1, 2, 130
-_PORT, _PORT_ATTEMPTS = 8000, 100
+_PORT, _PORT_ATTEMPTS, _LAST_PORT = 8000, 100, 65533
 _LOOPBACK = ("localhost",)
 _SERVICES = ("http", "grpc", "metrics")
 _STOP_S = 10.0
@@ -36,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     with preloading(arguments) as fork_server:
         parser = run_parser()
         given = parser.parse_intermixed_args(arguments)
-        if given.model is None:
+        if not given.model:
             parser.error("X is missing: a file, a folder, a URL or the name of a pulled model")
         return exit_status("run", lambda: _run(given, fork_server))
 
@@ -92,12 +93,22 @@ def _run(given: Namespace, fork_server: "ForkServer | None") -> int:
     if given.prompt and not talks:
         raise InvalidRequest(f"'{given.model}' is not a language model, so it takes no prompt: {given.prompt[0]!r}")
     if not talks or given.serve:
+        _refuse_answer_settings(given, "--serve" if talks else f"'{given.model}', which is not a language model,")
         return _serve(given, source, need, fork_server=fork_server)
     if not given.prompt and not sys.stdin.isatty():
         given.prompt = [sys.stdin.read().strip()]
         if not given.prompt[0]:
             raise InvalidRequest("no prompt, and stdin is not a terminal: --serve serves the model without a chat")
     return _converse(given, source, need)
+
+
+def _refuse_answer_settings(given: Namespace, server: str) -> None:
+    """Refuse options for answers that are given to a server without a chat: requests have their own."""
+    from conch.clients.terminal_chat import AnswerSettings
+
+    unused = [f"--{name.name.replace('_', '-')}" for name in fields(AnswerSettings) if hasattr(given, name.name)]
+    if unused:
+        raise InvalidRequest(f"{', '.join(unused)} would have no effect with {server}: requests have these fields")
 
 
 def _serve(
@@ -228,7 +239,9 @@ def _serve_child(given: Namespace, source: "RunSource", need: int, writer: int) 
 
 
 def _check_address(given: Namespace) -> None:
-    """Raise InvalidRequest for an address that other machines can reach, unless clients need a key or accept it."""
+    """Raise InvalidRequest for ports beyond the last one, and for an address of other machines without keys."""
+    if given.port > _LAST_PORT:
+        raise InvalidRequest(f"--port {given.port}: gRPC and metrics take the next two ports, so at most {_LAST_PORT}")
     if not _is_local(given.address) and not given.api_key_file and not given.insecure:
         raise InvalidRequest(
             f"--address {given.address} lets other machines use the model: give --api-key-file FILE (lines of 'NAME "

@@ -1,6 +1,7 @@
 """Find what `conch run X` is asked to serve, and present it as a model repository without copying large files."""
 
 from argparse import Namespace
+from ast import PyCF_ONLY_AST
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,6 +58,13 @@ def chats(files: ModelFiles) -> bool:
 
 def find_source(given: Namespace) -> RunSource:
     """Return the repository of what the arguments name. Downloads models of the Hub. Raises ConchError."""
+    try:
+        return _find(given)
+    except OSError as error:
+        raise InvalidRequest(f"'{error.filename or given.model}' cannot be read: {error.strerror}") from None
+
+
+def _find(given: Namespace) -> RunSource:
     text: str = given.model
     path = Path(text)
     if text.startswith(REMOTE):
@@ -80,6 +88,8 @@ def find_source(given: Namespace) -> RunSource:
 
 
 def _nothing_there(text: str) -> str:
+    if Path(text).is_symlink():
+        return f"'{text}' is a symbolic link to '{Path(text).readlink()}', which is missing or leads back to it"
     near = [entry.name for entry in Path(text).absolute().parent.glob("*")]
     stored = [folder.name for folder in model_store().glob("*")]
     hint = did_you_mean(Path(text).name, sorted({*near, *stored}))
@@ -139,12 +149,21 @@ def with_steps(folder: Path, given: Namespace) -> RunSource:
 
 
 def _of_file(path: Path, given: Namespace) -> RunSource:
+    if not path.is_file():  # a pipe would be read without an end
+        raise InvalidRequest(f"'{path}' is not a regular file")
     if path.suffix != ".py":
         return _linked(path, given)
     if is_python_app(path):
         _refuse_unused(given, "the arguments of @conch.model", (*_INSTANCES, *_ENTRY, "name"))
         return RunSource((f"--model-repository={path}",), Repository([PythonAppRoot(path.absolute())]), str(path))
-    if _TRITON_CLASS not in path.read_bytes():
+    text = path.read_bytes()
+    try:
+        compile(text, path, "exec", PyCF_ONLY_AST)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        where = f", line {line}" if line else ""
+        raise InvalidRequest(f"'{path}' is not valid Python{where}: {getattr(error, 'msg', error)}") from None
+    if _TRITON_CLASS not in text:
         raise InvalidRequest(
             f"'{path}' has no model: expected functions or classes with @conch.model, or a class "
             "TritonPythonModel with the method execute(requests)"

@@ -50,7 +50,9 @@ _OTHER_FILES = {
     b"pk\x03\x04": "a ZIP archive: unpack it",
     b"\x7felf": "a program or library",
     b"#!": "a script",
+    b"gguf": "a GGUF file: let its name end with .gguf",
 }
+_NAMED = {b"gguf": (".gguf",)}  # models with the ending that they need
 # Endings of models that are not served as they are → what they are.
 _OTHER_MODELS = {
     **dict.fromkeys(
@@ -98,8 +100,10 @@ class Entry:
 def entry_of(source: Path, options: EntryOptions) -> Entry:
     """Return the entry of a file or folder. Raises InvalidRequest with what is missing, or how to convert the model."""
     if not source.exists():
-        raise InvalidRequest(f"there is no file or folder '{source}'")
+        raise InvalidRequest(f"'{source}' is not a file or folder")
     entry = _of_folder(source, options) if source.is_dir() else _of_file(source, options)
+    if options.max_batch_size and not (options.inputs or options.outputs):
+        raise InvalidRequest("--max-batch-size has no effect without --input and --output: set it in config.pbtxt")
     if entry.generates and (options.inputs or options.outputs):
         raise InvalidRequest("the tensors of a language model are fixed: leave out --input and --output")
     for path in entry.files.values():
@@ -393,5 +397,5 @@ def _check_content(path: Path, *, unknown: bool = False) -> None:
     if not head and not path.stat().st_size:
         raise InvalidRequest(f"'{path}' is empty")
     for start, kind in _OTHER_FILES.items():
-        if head.startswith(start) and not (start in _COMPRESSED and ending in _ZIPPED):
+        if head.startswith(start) and ending not in (_ZIPPED if start in _COMPRESSED else _NAMED.get(start, ())):
             raise InvalidRequest(f"'{path}' is {kind}")

@@ -201,8 +201,9 @@ def test_files_belong_to_their_tenant(server: ConchProcess, client: openai.OpenA
             lambda: other.batches.cancel(batch_id),
             lambda: other.batches.create(input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h"),
         ):
-            with pytest.raises(openai.NotFoundError):
+            with pytest.raises(openai.NotFoundError) as missing:
                 call()
+            assert missing.value.code is None
     with connected(server, "key-ops") as manager, pytest.raises(openai.PermissionDeniedError):
         manager.files.list()
 

@@ -220,10 +220,12 @@ def test_a_conversation_continues_for_its_key_only(server: ConchProcess, client:
             client.responses.input_items.list(many.id, extra_query=query)
     with client_of(server, BOB) as other:
         for ask in (other.responses.retrieve, other.responses.delete, other.responses.cancel):
-            with pytest.raises(openai.NotFoundError, match="not found"):
+            with pytest.raises(openai.NotFoundError, match="not found") as missing:
                 ask(first.id)
-        with pytest.raises(openai.BadRequestError, match="not found"):
+            assert missing.value.code is None
+        with pytest.raises(openai.BadRequestError, match="not found") as unknown:
             other.responses.create(model="words", input="who", previous_response_id=first.id)
+        assert (unknown.value.param, unknown.value.code) == ("previous_response_id", "previous_response_not_found")
     client.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(first.id)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from conch.base.errors import InvalidRequest
+from conch.base.errors import InvalidRequest, NotFound
 from conch.domain.tensor import Buffer
 from conch.protocols.http.message import header
 from conch.protocols.openai.field_rules import FieldRules, rules
@@ -27,6 +27,10 @@ class InvalidField(InvalidRequest):
     def __init__(self, param: str | None, message: str) -> None:
         super().__init__(message)
         self.param = param
+
+
+class ObjectNotFound(NotFound):
+    """A file, batch, response or adapter does not exist. Its code is not the one of an unknown model."""
 
 
 def read_object(body: Buffer, *, checked: bool = False) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from conch.base.errors import Code, ConchError, InvalidParameter, LimitExceeded, ModelLoading
-from conch.protocols.openai.fields import InvalidField
+from conch.protocols.openai.fields import InvalidField, ObjectNotFound
 
 # Constant, as in vLLM's server.
 _PERMISSION: Final = {
@@ -31,8 +31,11 @@ _CODEX_INSTRUCTIONS: Final = (
 )
 END_OF_STREAM: Final = b"data: [DONE]\n\n"
 
-# Begin of the messages about a prompt that is too long, whose code clients know: they shorten the conversation.
-_TOO_LONG: Final = "This model's maximum context length is "
+# Begins of messages → codes that clients know: they shorten the conversation, or send it whole.
+_CODES: Final = (
+    ("This model's maximum context length is ", "context_length_exceeded"),
+    ("Previous response with id ", "previous_response_not_found"),
+)
 
 _KINDS: Final = {
     Code.INVALID_ARG: "invalid_request_error",
@@ -55,13 +58,15 @@ def error(cause: ConchError, *, code: str | None = None) -> bytes:
         kind, code = cause.quantity, "rate_limit_exceeded"
     elif isinstance(cause, ModelLoading):
         kind, code = "server_error", "model_loading"
-    elif cause.message.startswith(_TOO_LONG):
-        code = "context_length_exceeded"
+    elif cause.code is Code.NOT_FOUND and not isinstance(cause, ObjectNotFound):
+        code = code or "model_not_found"
+    else:
+        code = next((known for begin, known in _CODES if cause.message.startswith(begin)), code)
     document = {
         "message": cause.message,
         "type": kind,
         "param": cause.param if isinstance(cause, InvalidField | InvalidParameter) else None,
-        "code": code or ("model_not_found" if cause.code is Code.NOT_FOUND else None),
+        "code": code,
     }
     return orjson.dumps({"error": document})
 

@@ -4,11 +4,11 @@ import asyncio
 import re
 from pathlib import Path
 
-from conch.base.errors import InvalidRequest, NotFound, Unavailable, Unsupported
+from conch.base.errors import InvalidRequest, Unavailable, Unsupported
 from conch.protocols.http.long_replies import ReplyTasks
 from conch.protocols.http.message import HttpRequest, content_type
 from conch.protocols.http.reply import HttpReply
-from conch.protocols.openai.fields import Fields, read_object
+from conch.protocols.openai.fields import Fields, ObjectNotFound, read_object
 from conch.server.core.generative_model import GenerativeModel
 from conch.server.frontends.openai.errors import send_error
 from conch.server.frontends.openai.models import OpenAiModels
@@ -54,7 +54,8 @@ class AdaptersApi:
         _, name, model = self._read(request)
         if name not in model.engine.loaded_adapters:
             listed = " It is listed in multi_lora.json." if name in model.engine.info.adapters else ""
-            raise NotFound(f"The lora adapter '{name[:128]}' cannot be found among those loaded at run time.{listed}")
+            text = f"The lora adapter '{name[:128]}' cannot be found among those loaded at run time.{listed}"
+            raise ObjectNotFound(text)
         self._begin(reply, model, name, "")
 
     def _read(self, request: HttpRequest) -> tuple[Fields, str, GenerativeModel]:

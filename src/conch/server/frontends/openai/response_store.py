@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from conch.base.errors import NotFound
 from conch.protocols.access.api_keys import ApiKeys
 from conch.protocols.http.message import HttpRequest
 from conch.protocols.http.reply import HttpReply
+from conch.protocols.openai.fields import ObjectNotFound
 from conch.protocols.openai.responses.form import ResponseForm
 from conch.server.frontends.request_headers import Tenants
 
@@ -88,7 +88,7 @@ class ResponseStore:
         self._expire()
         response = self._responses.get(response_id)
         if response is None or response.owner != owner:
-            raise NotFound(f"Response with id '{response_id[:80]}' not found.")
+            raise ObjectNotFound(f"Response with id '{response_id[:80]}' not found.")
         if response.form is not None and response.reply is not None and not response.reply.open:
             self.end(response_id, response.form.cancelled(), response.conversation)  # its client has disconnected
         return response

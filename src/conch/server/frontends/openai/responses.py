@@ -85,8 +85,9 @@ class ResponsesApi:
             raise InvalidField("previous_response_id", text)
         try:
             found = self._store.find(response_id, owner)
-        except NotFound as error:
-            raise InvalidField("previous_response_id", f"Previous response: {error.message}") from None
+        except NotFound:
+            text = f"Previous response with id '{response_id[:80]}' not found."
+            raise InvalidField("previous_response_id", text) from None
         if found.form is not None:
             raise InvalidField("previous_response_id", "the previous response is not complete yet")
         return found.conversation

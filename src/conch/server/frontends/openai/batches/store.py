@@ -17,9 +17,10 @@ from typing import Any, Literal, TypeAlias
 
 import orjson
 
-from conch.base.errors import ConfigError, InvalidRequest, NotFound, TooLarge
+from conch.base.errors import ConfigError, InvalidRequest, TooLarge
 from conch.base.files.atomic import replace_file
 from conch.machine.condition import CautiousClock
+from conch.protocols.openai.fields import ObjectNotFound
 
 _FILE_ID = re.compile(r"file-[0-9a-f]{32}")
 _BATCH_ID = re.compile(r"batch_[0-9a-f]{32}")
@@ -177,14 +178,14 @@ class BatchStore:
         """Return an owner's file. Raises NotFound."""
         found = self.files.get(file_id)
         if found is None or found.owner != owner or found.expires_at <= self.clock.now_s():
-            raise NotFound(f"No such File object: {file_id[:64]}")
+            raise ObjectNotFound(f"No such File object: {file_id[:64]}")
         return found
 
     def batch(self, batch_id: str, owner: str) -> RequestBatch:
         """Return an owner's batch. Raises NotFound."""
         found = self.batches.get(batch_id)
         if found is None or found.owner != owner:
-            raise NotFound(f"No batch found with id '{batch_id[:64]}'.")
+            raise ObjectNotFound(f"No batch found with id '{batch_id[:64]}'.")
         return found
 
     def check_room(self, owner: str, size: int) -> None:

@@ -230,11 +230,18 @@ class RequestReader:
         if len(headers) != len(fields):
             _check_repetition(fields)
         if not parser.should_keep_alive() or b"connection" in headers:
-            request.old_version = parser.get_http_version() == "1.0"
+            version = parser.get_http_version()
+            if version not in ("1.0", "1.1"):
+                raise HttpRefusal(505, f"HTTP/{version} is not supported here: use HTTP/1.1")
+            request.old_version = version == "1.0"
             request.keep_alive = parser.should_keep_alive() and not request.old_version
         self._body_limit = self._limits.body_bytes
         size = headers.get(b"content-length")
-        expects = b"expect" in headers
+        coding = headers.get(b"transfer-encoding", b"chunked").lower()
+        if coding != b"chunked":
+            shown = coding.decode("latin-1")
+            raise HttpRefusal(501, f"Transfer-Encoding '{shown}' is not supported: use chunked, and Content-Encoding")
+        expects = b"expect" in headers and not request.old_version
         announced = 0 if size is None else int(size)
         if announced > self._read_bytes or expects or b"transfer-encoding" in headers:
             # More of the body is to come: refuse it now if the head alone is a reason.

@@ -38,6 +38,30 @@ def test_expect_continue(listen, connect):
     assert peer.receive()[2] == b"POST /e later"
 
 
+def test_old_clients_are_not_asked_to_continue(listen, connect):
+    peer = connect(listen(echo))
+    head, body = post(b"/e", b"later", b"Expect: 100-continue").replace(b"HTTP/1.1", b"HTTP/1.0").split(b"\r\n\r\n")
+    peer.send(head + b"\r\n\r\n" + body)
+    status, _, answer = peer.receive()
+    assert (status, answer) == (200, b"POST /e later")
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "said"),
+    [
+        (b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 501, b"gzip, chunked"),
+        (b"GET /a HTTP/2.0\r\nHost: x\r\n\r\n", 505, b"HTTP/2.0"),
+    ],
+)
+def test_codings_and_versions_that_are_not_implemented(listen, connect, head, status, said):
+    peer = connect(listen(echo))
+    peer.send(head)
+    answered, headers, body = peer.receive()
+    assert (answered, headers["connection"]) == (status, "close")
+    assert said in body
+    assert peer.rest() == b""
+
+
 def test_a_whole_url_as_target(listen, connect):
     peer = connect(listen(echo))
     peer.send(b"GET http://host:1/path?q HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -326,7 +326,7 @@ def _validate_flow(message: ConfigMessage) -> None:
     read = {tensor for step in steps for tensor in step.input_map.values()}
     for tensor in sorted(inputs - read):
         raise ConfigError(f"ensemble input '{tensor}' for ensemble {name} is not used: no step has it in its input_map")
-    for tensor in sorted(outputs - writers.keys()):
+    for tensor in sorted(outputs - writers.keys() - inputs):
         raise ConfigError(f"ensemble output '{tensor}' for ensemble {name} is not used: no step writes it")
     for index, step in enumerate(steps):
         for tensor in sorted(set(step.input_map.values()) - inputs - writers.keys()):

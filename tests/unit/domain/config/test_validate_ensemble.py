@@ -33,6 +33,7 @@ def ensemble(*steps: str, inputs: str = "IN", outputs: str = "OUT", more: str = 
         ensemble("a: IN -> OUT x", "b: OUT x -> OUT2", outputs="OUT OUT2"),
         ensemble("a: IN IN2 -> x", "b: x IN2 -> OUT", inputs="IN IN2"),
         ensemble("a: IN -> x", "a: x -> OUT"),
+        ensemble("a: IN -> OUT", outputs="IN OUT"),
     ],
 )
 def test_valid_graphs(text: str) -> None:

@@ -408,3 +408,17 @@ def test_optional_input_that_a_step_requires_gets_a_warning(model: str, warned: 
 def test_step_with_smaller_batches() -> None:
     with pytest.raises(ConfigError, match="allows maximum batch size 4, but its step 0, model 'batched', allows 2"):
         check(ensemble(step("batched", {"IN": "IN"}, {"OUT": "OUT"}), max_batch_size=4))
+
+
+async def test_an_input_can_be_an_output_too() -> None:
+    """As in Triton, which calls the request of another output alone a deadlock."""
+    steps = [step("a", {"IN": "IN"}, {"OUT": "OUT"})]
+    model, workers = await served(ensemble(*steps, outputs=("IN", "OUT")))
+    both, passed, made = Caller(), Caller(), Caller()
+    model.submit(request(), both)
+    model.submit(request(outputs=("IN",)), passed)
+    model.submit(request(outputs=("OUT",)), made)
+    for _ in range(2):
+        workers["a"].answer()
+    names = [[tensor.name for tensor in caller.answer.outputs] for caller in (both, passed, made)]
+    assert names == [["IN", "OUT"], ["IN"], ["OUT"]]

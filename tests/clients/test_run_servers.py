@@ -6,6 +6,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -197,6 +198,26 @@ def test_a_model_that_is_served_alone_is_stopped_with_its_server(home: Path, tmp
         assert server.process.wait(TIMEOUT_S) == 0
         assert rows(tmp_path) == []
         assert "no server runs; conch run X starts one" in conch(tmp_path, "ps").stdout
+
+
+def test_a_model_that_is_loading_is_stopped_with_its_server(tmp_path: Path) -> None:
+    app = tmp_path / "app.py"
+    app.write_text(
+        "import time, conch\n\n@conch.model\nclass Slow:\n    def __init__(self):\n        time.sleep(600)\n\n"
+        "    def predict(self, x: float) -> float:\n        return x\n"
+    )
+    command = [sys.executable, "-m", "conch", "run", str(app), f"--port={free_port()}"]
+    process = subprocess.Popen(command, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + TIMEOUT_S
+        while not rows(tmp_path):
+            assert time.monotonic() < deadline
+        result = conch(tmp_path, "stop", "Slow")
+        assert (result.returncode, result.stdout[:15]) == (0, "stopped 'Slow' "), result.stderr
+        process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_a_model_of_two_servers_is_stopped_by_its_server_also_without_a_home(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from conch.machine.memory import size_text
 
 _STOP_S = 60.0
 _RATE_S, _WATCH_S = 0.5, 2.0  # between the two readings that a rate needs
+_IN_USE = ("READY", "LOADING")
 _UNLOADED = "unloaded"  # the reason of a model that was unloaded by request
 _PLAIN_COLUMNS = 200  # without a terminal
 _GAP, _FOLDED = 2, 20  # between the columns of a table; the least of a long state
@@ -261,11 +262,12 @@ def _stop(name: str) -> int:
             _end(server, server.source)
             return 0
         try:
-            rows = _reader(server).ask("POST", "/v2/repository/index", b'{"ready": true}')
+            rows = _reader(server).ask("POST", "/v2/repository/index", b"{}")
         except Unavailable as error:
             silent += f"; {error}; conch stop {server.pid} stops this server"
         else:
-            servers[server] = {str(row["name"]): str(row["version"]) for row in rows}
+            in_use = [row for row in rows if row.get("state") in _IN_USE]
+            servers[server] = {str(row["name"]): str(row.get("version", "")) for row in in_use}
     having = [server for server, models in servers.items() if name in models]
     alone = [server for server in having if servers[server].keys() <= _with_parts(server, name, servers[server])]
     if not having:

@@ -6,6 +6,7 @@ runs in a process, whose packages may be in a separate environment, as they pin 
 `model.json` the model embeds, scores or classifies, see `conch_child/python/adapters/pooling_model.py`.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ class VllmBackend(EngineBackend):
     pools = True
 
     def cache_bytes(self, options: Mapping[str, Any]) -> int | None:
-        """Return the size from `kv_cache_memory_bytes`; 0 with a GPU, or if it is given in other units."""
+        """Return the size from `kv_cache_memory_bytes` or vLLM's variable; 0 with a GPU, or if it has other units."""
         size = options.get("kv_cache_memory_bytes")
+        if space := "" if size else os.environ.get("VLLM_CPU_KVCACHE_SPACE", ""):
+            size = int(space) << 30 if space.isdecimal() else 0
         if _GPU.exists() or "gpu_memory_utilization" in options or "num_gpu_blocks_override" in options:
             return 0
         return size if isinstance(size, int) else None

@@ -19,6 +19,7 @@ from conch.server.backends.child.conch_child.engine.driver import Refused
 from conch.server.backends.engines.base import Engine
 from conch.server.backends.engines.memory import EngineMemory
 from conch.server.backends.openvino_genai import OpenVinoGenaiBackend
+from conch.server.backends.vllm import VllmBackend
 from tests.server.backends.engines.driving import ask
 from tests.server.backends.engines.gguf_model import write_gguf
 
@@ -163,3 +164,15 @@ async def test_real_engines_share_a_small_machine(tmp_path: Path) -> None:
     finally:
         for engine in (first, sized, second):
             await engine.stop()
+
+
+@pytest.mark.parametrize(
+    ("space", "options", "size"),
+    [("", {}, None), ("2", {}, 2 * GIB), ("2", {"kv_cache_memory_bytes": GIB}, GIB), ("many", {}, 0)],
+)
+def test_vllms_variable_is_a_configured_size(
+    space: str, options: Mapping[str, Any], size: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conch.server.backends.vllm._GPU", tmp_path / "missing")
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", space)
+    assert VllmBackend().cache_bytes(options) == size

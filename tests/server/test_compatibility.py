@@ -224,6 +224,8 @@ def _message(backend: str, *paths: str) -> ConfigMessage:
     message = ConfigMessage(name="m", backend=backend)
     for path in paths:
         _set(message, path.split("."))
+    for warmup in message.model_warmup:  # one without a batch size has no effect
+        warmup.batch_size = warmup.batch_size or 1
     return message
 
 

@@ -21,6 +21,7 @@ from .api.request import InferenceRequest
 from .api.responses import InferenceResponse, Responder, ResponseWriter
 from .bls import PendingCalls, background
 from .failure import describe, place_of, traceback_of
+from .source_import import add_source_folder
 
 Outcome = Tuple[Responder, Union[InferenceResponse, TritonError, None]]
 
@@ -40,6 +41,7 @@ def load_class(model_directory: str, version: str, filename: str) -> Any:
     Adds the version's and the model's directory to `sys.path`, so that models can import modules beside them. Raises
     what the import raises, AttributeError for a missing class.
     """
+    add_source_folder(model_directory)
     for directory in (os.path.join(model_directory, version), model_directory):  # noqa: PTH118
         if directory not in sys.path:
             sys.path.append(directory)

@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import json
 import os
@@ -29,6 +28,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import torch
 import torch.utils._pytree as pytree
+
+from ..source_import import add_source_folder, import_source
 
 # The names of PyTorch's element types that differ from the wire's.
 _DATATYPES = {
@@ -196,22 +197,17 @@ def _module_class(path: str) -> Any:
 
     Classes defined in the file take precedence over imported ones. Raises TritonModelException if there is none.
     """
-    name = "model"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # For imports of modules beside the file, and for pickle and inspect, which look classes up in sys.modules.
-    sys.path.append(os.path.dirname(path))  # noqa: PTH120
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
+    folder = os.path.dirname(path)  # noqa: PTH120
+    add_source_folder(folder)
+    sys.path.append(folder)  # for imports of modules beside the file
+    module = import_source("model", path)
     classes = [value for value in vars(module).values() if inspect.isclass(value)]
     found = [
         module_class
         for module_class in classes
         if issubclass(module_class, torch.nn.Module) and not module_class.__module__.startswith("torch.")
     ]
-    found = [module_class for module_class in found if module_class.__module__ == name] or found
+    found = [module_class for module_class in found if module_class.__module__ == module.__name__] or found
     found.sort(key=lambda module_class: module_class.__name__)
     if not found:
         raise pb_utils.TritonModelException("Cannot find a subclass of torch.nn.Module in '{}'".format(path))

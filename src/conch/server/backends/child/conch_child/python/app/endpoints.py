@@ -15,6 +15,7 @@ import types
 import typing
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from ..source_import import add_source_folder, import_source
 from . import declare
 from .kinds import SUPPORTED, TensorKind, kind_of
 
@@ -94,18 +95,13 @@ def import_app(path: str) -> types.ModuleType:
     """Import a Python file as a module named after it, with its folder on the path. Raises what the import raises."""
     path = os.path.realpath(path)
     folder, name = os.path.dirname(path), os.path.basename(path)[: -len(".py")]  # noqa: PTH119, PTH120
+    add_source_folder(folder)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     provide_declarations()
     if name in sys.modules:  # of the standard library, or a package
         name = "conch_app_" + name
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    return import_source(name, path)
 
 
 def provide_declarations() -> None:

@@ -197,6 +197,12 @@ def test_another_address_needs_a_key_or_insecure(home: Path) -> None:
     assert "--insecure" in result.stderr
 
 
+def test_an_address_of_another_machine_names_the_options_of_this_command(home: Path) -> None:
+    result = conch(home, "run", str(DIGITS), "--address=192.0.2.1", "--insecure")
+    assert result.returncode == 1
+    assert "Cannot assign requested address; --address and --port choose another" in result.stderr
+
+
 def test_invalid_command_lines_say_what_is_valid(home: Path) -> None:
     result = conch(home, "run", "--serve")
     assert result.returncode == 2

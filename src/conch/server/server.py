@@ -229,7 +229,7 @@ class Server:
         if count > 1:
             self.frontend_processes = FrontendProcesses(parts, self._catalog, count)
         for service in services(parts, self.frontend_processes):
-            with _naming_flags(service):
+            with _naming_flags(service, of_run=bool(self._options.source)):
                 await service.listener.start(
                     listen=service.flags == "metrics" or not self._options.listen_when_ready,
                     attempts=self._options.port_attempts,
@@ -576,15 +576,17 @@ def _ineffective(options: ServerOptions) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def _naming_flags(service: Service) -> Iterator[None]:
-    """Name the flags of the address in the error if it cannot be bound."""
+def _naming_flags(service: Service, *, of_run: bool) -> Iterator[None]:
+    """Name the flags of the address in the error if it cannot be bound; `of_run`: those of `conch run`."""
     try:
         yield
     except OSError as error:
         # strerror of the event loop differs from that of the system; errors of name resolution have negative numbers.
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
         flags = f"--{service.flags}-port"
-        if hasattr(ServerOptions, f"{service.flags}_address"):
+        if of_run:
+            flags = "--address and --port"
+        elif hasattr(ServerOptions, f"{service.flags}_address"):
             flags = f"--{service.flags}-address and {flags}"
         one = "choose another" if " " in flags else "chooses another"
         raise ConfigError(f"cannot listen on {service.address}:{service.port}: {reason}; {flags} {one}") from error

@@ -32,7 +32,7 @@ _TEMPORARY_ERRORS = {
     errno.EHOSTDOWN,
 }
 
-# Files that interpreters and editors write. Loading a Python model writes its bytecode, which must not reload it.
+# Files that interpreters and editors write: bytecode beside a model must not reload it.
 _IGNORED = re.compile(r"__pycache__$|.*\.py[co]$|\..*\.sw.$|.*~$|\.#.*|#.*#$|4913$|\.DS_Store$|\.nfs.*")
 
 _SOURCES = (".pbtxt", ".py", ".onnx")

@@ -52,18 +52,20 @@ def test_a_change_within_a_second_is_loaded(tmp_path: Path, monkeypatch: pytest.
     assert list(models.rglob("*.pyc")) == []
 
 
-def test_what_has_no_sources_and_libraries_are_imported_as_ever(tmp_path: Path) -> None:
-    """Models without sources, and environments inside a model's folder, which keep their bytecode."""
-    library = tmp_path / "env" / "site-packages"
-    library.mkdir(parents=True)
+@pytest.mark.parametrize("library", ["env/lib/python3", "packages/site-packages"])
+def test_environments_and_models_without_sources_are_imported_as_ever(library: str, tmp_path: Path) -> None:
+    """Environments inside a model's folder keep their bytecode, which takes long to make."""
+    folder = tmp_path / library
+    folder.mkdir(parents=True)
     (tmp_path / "source.py").write_text("VALUE = 1")
-    (library / "library.py").write_text("VALUE = 1")
+    (folder / "library.py").write_text("VALUE = 1")
     py_compile.compile(str(tmp_path / "source.py"), str(tmp_path / "hidden.pyc"))
     program = (
         "import sys; from conch_child.python.source_import import add_source_folder; add_source_folder(sys.argv[1])\n"
+        "sys.prefix = f'{sys.argv[1]}/env'\n"
         "sys.path += sys.argv[1:]; import hidden, library, source"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(next(iter(conch_child.__path__))).parent)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    subprocess.run([sys.executable, "-c", program, str(tmp_path), str(library)], env=environment, check=True)
-    assert [path.parents[1] for path in tmp_path.glob("**/__pycache__/*.pyc")] == [library]
+    subprocess.run([sys.executable, "-c", program, str(tmp_path), str(folder)], env=environment, check=True)
+    assert [path.parents[1] for path in tmp_path.glob("**/__pycache__/*.pyc")] == [folder]

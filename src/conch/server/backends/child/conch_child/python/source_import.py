@@ -55,8 +55,12 @@ def import_source(name: str, path: str) -> types.ModuleType:
 
 
 def _has_sources(path: str) -> bool:
-    parts = Path(path)
-    return _LIBRARIES not in parts.parts and any(folder in (parts, *parts.parents) for folder in _folders)
+    """Whether a path is in a folder of sources, and not in an environment inside of it."""
+    place, environment = Path(path), Path(sys.prefix)
+    within = {place, *place.parents}
+    return _LIBRARIES not in place.parts and any(
+        folder in within and not (environment in within and folder in environment.parents) for folder in _folders
+    )
 
 
 def _finder(path: str) -> FileFinder:

@@ -318,7 +318,7 @@ def test_a_list_splits_no_name_on_a_terminal_of_80_columns(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("files", "source", "words"),
     [
-        ({}, "missing.gguf", "there is no "),
+        ({}, "missing.gguf", "is not a file or folder"),
         ({"a.gguf": b"nothing"}, "a.gguf", "is not a GGUF file"),
         (
             {"a.gguf": b"GGUF" + b"?" * 99},

@@ -221,7 +221,7 @@ async def test_an_accelerator_without_the_package_is_refused_with_the_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "conch.server.backends.openvino.backend", None)
-    with pytest.raises(ModelLoadError, match=r"'openvino' is not installed: pip install 'conch-server\[openvino\]'"):
+    with pytest.raises(ModelLoadError, match=r"'openvino' is not installed: pip install"):
         await started(write_double(tmp_path / "m", ["n", 2], ACCELERATED + "} } }"))
 
 

@@ -18,7 +18,7 @@ from tests.unit.check.repository import TENSORS, found, one, write, write_python
         ),
         ("instance_group [\n  { kind: KIND_CPU },\n  { kind: KIND_CPU\n    gpus: [ 0 ] }\n]", 6, "has kind KIND_CPU"),
         (
-            'model_warmup { name: "w" batch_size: 1\n  inputs { key: "a" value { dims: 3 } } }',
+            'model_warmup { name: "w" batch_size: 1\n  inputs { key: "a" value { data_type: TYPE_FP32 dims: 3 } } }',
             4,
             "must specify zero_data",
         ),

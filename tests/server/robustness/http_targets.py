@@ -23,11 +23,11 @@ PROBE = b"POST /v2/models/open/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r
     len(_PROBE_BODY),
     _PROBE_BODY,
 )
-_REFUSALS = (400, 404, 405, 413, 431)
+_REFUSALS = (400, 404, 405, 413, 431, 501, 505)
 
 
 async def talk(
-    place: FuzzServer, parts: Sequence[bytes], take: bool = True, allowed: Sequence[int] = (501,)
+    place: FuzzServer, parts: Sequence[bytes], take: bool = True, allowed: Sequence[int] = (501, 505)
 ) -> list[Answer]:
     """Send pieces on a new connection and return the answers, held against what every answer must be.
 

@@ -239,8 +239,11 @@ class RequestReader:
         size = headers.get(b"content-length")
         coding = headers.get(b"transfer-encoding", b"chunked").lower()
         if coding != b"chunked":
+            # Without chunked at the end nobody knows where the body ends: RFC 9112, 6.3.
+            status = 501 if coding.rpartition(b",")[2].strip() == b"chunked" else 400
             shown = coding.decode("latin-1")
-            raise HttpRefusal(501, f"Transfer-Encoding '{shown}' is not supported: use chunked, and Content-Encoding")
+            text = f"Transfer-Encoding '{shown}' is not supported: use chunked, and Content-Encoding"
+            raise HttpRefusal(status, text)
         expects = b"expect" in headers and not request.old_version
         announced = 0 if size is None else int(size)
         if announced > self._read_bytes or expects or b"transfer-encoding" in headers:

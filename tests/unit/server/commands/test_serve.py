@@ -80,6 +80,7 @@ def test_help_lists_the_flags_and_serves_nothing(
 def test_a_missing_proc_of_the_machine_is_refused(
     served: list[ServerOptions], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert serve([f"--model-repository={tmp_path}", "--host-proc=/nonexistent"]) == 2
-    assert "--host-proc: directory '/nonexistent' does not exist; mount /proc of the machine" in capsys.readouterr().err
+    assert serve([f"--model-repository={tmp_path}", f"--host-proc={tmp_path}/none"]) == 2
+    expected = f"--host-proc: directory '{tmp_path}/none' does not exist; mount /proc of the machine"
+    assert expected in capsys.readouterr().err
     assert serve([f"--model-repository={tmp_path}", "--host-proc=/proc"]) == 7

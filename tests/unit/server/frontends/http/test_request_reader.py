@@ -50,6 +50,7 @@ def test_old_clients_are_not_asked_to_continue(listen, connect):
     ("head", "status", "said"),
     [
         (b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 501, b"gzip, chunked"),
+        (b"POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 400, b"gzip"),
         (b"GET /a HTTP/2.0\r\nHost: x\r\n\r\n", 505, b"HTTP/2.0"),
     ],
 )

@@ -1,6 +1,7 @@
 """Families of `/metrics`: names, labels, what exists from the start, and agreement with the statistics."""
 
 import math
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from conch.base.errors import ConfigError, FailureReason
+from conch.base.extras import install_command
 from conch.domain.exposition import Family, Point
 from conch.domain.statistics.model_statistics import (
     CacheStatistics,
@@ -332,7 +334,7 @@ def test_export_without_the_packages_names_the_extra(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "conch.server.observability.metrics.otlp", None)
     options = ServerOptions(metrics_config=(("otlp_endpoint", "http://collector:4318/v1/metrics"),))
     metrics = Metrics(statistics=list, samples=list, options=options)
-    with pytest.raises(ConfigError, match=r"pip install 'conch-server\[opentelemetry\]'"):
+    with pytest.raises(ConfigError, match=re.escape(install_command("opentelemetry"))):
         otlp_exporter(options, metrics)
 
 

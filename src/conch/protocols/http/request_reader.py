@@ -239,7 +239,7 @@ class RequestReader:
         size = headers.get(b"content-length")
         coding = headers.get(b"transfer-encoding", b"chunked").lower()
         if coding != b"chunked":
-            # Without chunked at the end nobody knows where the body ends: RFC 9112, 6.3.
+            # Without chunked at the end the length of the body is unknown: RFC 9112, 6.3.
             status = 501 if coding.rpartition(b",")[2].strip() == b"chunked" else 400
             shown = coding.decode("latin-1")
             text = f"Transfer-Encoding '{shown}' is not supported: use chunked, and Content-Encoding"

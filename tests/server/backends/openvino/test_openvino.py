@@ -1,6 +1,7 @@
 """The openvino backend: files, shapes, batches of one size, properties, the model cache, and as an accelerator."""
 
 import logging
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from conch.base.errors import BackendError, ConchError, ConfigError, ModelLoadError
+from conch.base.extras import install_command
 from conch.domain.tensor import NUMPY_DTYPES, Tensor
 from conch.server.backends.base import Instance
 from conch.server.backends.openvino import backend as module
@@ -221,7 +223,8 @@ async def test_an_accelerator_without_the_package_is_refused_with_the_cure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "conch.server.backends.openvino.backend", None)
-    with pytest.raises(ModelLoadError, match=r"'openvino' is not installed: pip install"):
+    command = re.escape(install_command("openvino"))
+    with pytest.raises(ModelLoadError, match=rf"'openvino' is not installed: {command}"):
         await started(write_double(tmp_path / "m", ["n", 2], ACCELERATED + "} } }"))
 
 

@@ -106,7 +106,8 @@ def _refuse_answer_settings(given: Namespace, server: str) -> None:
     """Refuse options for answers that are given to a server without a chat: requests have their own."""
     from conch.clients.terminal_chat import AnswerSettings
 
-    unused = [f"--{name.name.replace('_', '-')}" for name in fields(AnswerSettings) if hasattr(given, name.name)]
+    names = [field.name for field in fields(AnswerSettings)]
+    unused = [f"--{name.replace('_', '-')}" for name in names if hasattr(given, name)]
     if unused:
         raise InvalidRequest(f"{', '.join(unused)} would have no effect with {server}: requests have these fields")
 

@@ -237,16 +237,12 @@ class RequestReader:
             request.keep_alive = parser.should_keep_alive() and not request.old_version
         self._body_limit = self._limits.body_bytes
         size = headers.get(b"content-length")
-        coding = headers.get(b"transfer-encoding", b"chunked").lower()
-        if coding != b"chunked":
-            # Without chunked at the end the length of the body is unknown: RFC 9112, 6.3.
-            status = 501 if coding.rpartition(b",")[2].strip() == b"chunked" else 400
-            shown = coding.decode("latin-1")
-            text = f"Transfer-Encoding '{shown}' is not supported: use chunked, and Content-Encoding"
-            raise HttpRefusal(status, text)
+        coding = headers.get(b"transfer-encoding")
+        if coding is not None:
+            _check_coding(coding.lower())
         expects = b"expect" in headers and not request.old_version
         announced = 0 if size is None else int(size)
-        if announced > self._read_bytes or expects or b"transfer-encoding" in headers:
+        if announced > self._read_bytes or expects or coding is not None:
             # More of the body is to come: refuse it now if the head alone is a reason.
             refusal = self._context.refusal(request) if self._context.refusal is not None else None
             if refusal is not None:
@@ -407,6 +403,15 @@ class RequestReader:
         if rest[size:]:
             # The client must wait for the answer, which decides the protocol.
             self._sink.refuse(HttpRefusal(400, "data after a request to switch protocols"))
+
+
+def _check_coding(coding: bytes) -> None:
+    """Refuse transfer codings but chunked. Raises HttpRefusal."""
+    if coding != b"chunked":
+        # Without chunked at the end the length of the body is unknown: RFC 9112, 6.3.
+        status = 501 if coding.rpartition(b",")[2].strip() == b"chunked" else 400
+        shown = coding.decode("latin-1")
+        raise HttpRefusal(status, f"Transfer-Encoding '{shown}' is not supported: use chunked, and Content-Encoding")
 
 
 def _check_repetition(fields: list[tuple[bytes, bytes]]) -> None:

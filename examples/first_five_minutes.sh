@@ -54,7 +54,7 @@ ask
 conch stop digits
 
 step "A question to a language model"
-conch run examples/models/chat/1/model.gguf "What is Conch?"
+conch run examples/models/chat/1/model.gguf "What is Conch?" --temperature 0
 
 step "A Python function"
 cat >"$work/app.py" <<'END'

@@ -1,9 +1,10 @@
 """What a tunnel forwards and how, the command line of ssh, and why ssh ended."""
 
+import csv
 import ipaddress
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -219,88 +220,29 @@ class Retry(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TunnelFailure:
-    """A reason why a tunnel is down. `pattern` finds it in OpenSSH's messages.
+    """A reason why a tunnel is down, of the table `failures.csv`. `pattern` finds it in OpenSSH's messages.
 
     `{host}`, `{port}`, `{entry}`, `{known_hosts}` and `{identity}` in message and remedy are filled in.
     """
 
     reason: str
     message: str
-    remedy: str = ""
-    retry: Retry = Retry.BACKOFF
-    pattern: str = ""
+    remedy: str
+    retry: Retry
+    pattern: str
 
 
-EXITED = TunnelFailure("exited", "ssh exited")
-# Of probes; ssh runs.
-PROBE_TIMEOUT = TunnelFailure("probe_timeout", "no answer through the tunnel")
-EXPORTER = TunnelFailure("exporter", "the tunnel works, but the exporter behind it does not answer")
-# The most specific first: a changed key ends in "Host key verification failed" as well.
-_OF_SSH = (
-    TunnelFailure(
-        "host_key_changed",
-        "the host key of {host} has changed: another machine may answer at this address",
-        "compare the new fingerprint with the administrator of the host; only if it is right, remove the old key with "
-        "ssh-keygen -R '{entry}' -f {known_hosts} and add the new one",
-        Retry.AFTER_CHANGE,
-        r"REMOTE HOST IDENTIFICATION HAS CHANGED|REVOKED HOST KEY",
-    ),
-    TunnelFailure(
-        "host_key_unknown",
-        "the host key of {host} is not known",
-        "run ssh-keyscan -p {port} {host}, compare the fingerprint with the administrator of the host, and append the "
-        "line to {known_hosts}",
-        Retry.AFTER_CHANGE,
-        r"key is known for|Host key verification failed",
-    ),
-    TunnelFailure(
-        "key_permissions",
-        "the identity file is readable by others",
-        "chmod 600 {identity}",
-        Retry.AFTER_CHANGE,
-        r"UNPROTECTED PRIVATE KEY FILE|bad permissions",
-    ),
-    TunnelFailure(
-        "authentication",
-        "{host} refused the login",
-        "add the public key to authorized_keys of the user on the host, or choose another key with --identity",
-        Retry.SLOWLY,
-        r"Permission denied|Too many authentication failures",
-    ),
-    TunnelFailure(
-        "remote_port",
-        "{host} cannot listen on the port of a reverse forward",
-        "choose another port, or check AllowTcpForwarding and GatewayPorts of its sshd; a port of a broken connection "
-        "is free again once sshd notices (ClientAliveInterval)",
-        pattern=r"remote port forwarding failed",
-    ),
-    TunnelFailure(
-        "port_taken",
-        "the local port of a forward is in use",
-        "stop the other program, or choose another port",
-        pattern=r"Address already in use|cannot listen to port|Could not request local forwarding",
-    ),
-    TunnelFailure("keepalive", "{host} did not answer the keepalive", pattern=r"^Timeout, server"),
-    TunnelFailure(
-        "configuration",
-        "ssh rejects its options",
-        "check --ssh-config, and the version of ssh",
-        Retry.SLOWLY,
-        r"Bad configuration option|unknown option|terminating, \d+ bad|keyword .* extra arguments",
-    ),
-    TunnelFailure(
-        "unreachable",
-        "{host} is not reachable at port {port}",
-        pattern=r"Connection refused|No route to host|timed out|Could not resolve|[Nn]etwork is unreachable"
-        r"|Host is down|banner exchange",
-    ),
-    TunnelFailure(
-        "closed",
-        "{host} closed the connection",
-        pattern=r"[Cc]onnection .*(closed|reset)|Broken pipe|closed by remote host|Software caused",
-    ),
-)
-ALL_FAILURES = (*_OF_SSH, EXITED, PROBE_TIMEOUT, EXPORTER)
+def _read() -> Iterator[TunnelFailure]:
+    with Path(__file__).with_name("failures.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            retry = Retry[row["retry"].replace(" ", "_").upper()]
+            yield TunnelFailure(row["reason"], row["message"], row["remedy"], retry, row["pattern"])
+
+
+# Of ssh's messages, the most specific first: a changed key ends in "Host key verification failed" as well. Those
+# without a pattern come last: ssh exited, or runs and a probe of the tunnel or of the exporter behind it failed.
+ALL_FAILURES = tuple(_read())
+*_OF_SSH, EXITED, PROBE_TIMEOUT, EXPORTER = ALL_FAILURES
 
 
 def failure_of(messages: Sequence[str]) -> tuple[TunnelFailure, str]:

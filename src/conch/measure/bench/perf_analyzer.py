@@ -1,8 +1,10 @@
-"""The flags of perf_analyzer, as data: what each means here, and what differs."""
+"""The flags of perf_analyzer, the table `perf_analyzer.csv`: what each means here, and what differs."""
 
-from collections.abc import Callable, Sequence
+import csv
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 from conch.base.errors import InvalidRequest
 
@@ -18,26 +20,23 @@ class Treatment(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PerfAnalyzerFlag:
-    """One flag. `words` makes the flags of `conch bench` from its value, which is "" for a bare flag.
+    """One flag. `template` makes a flag of `conch bench` from its value, unless a function reads that.
 
     `note` is printed when the flag is used: what differs, why it is ignored, or what to use instead.
     """
 
     names: tuple[str, ...]
     treatment: Treatment
-    words: Callable[[str], list[str]] = lambda _: []
-    note: str = ""
-    bare: bool = False
-    meaning: str = ""  # for the table of the docs
+    template: str
+    note: str
+    bare: bool
+    meaning: str  # for the table of the docs
 
-
-def _flag(name: str) -> Callable[[str], list[str]]:
-    """Return words of one flag with the same value."""
-    return lambda value: [f"{name}={value}"]
-
-
-def _milliseconds(name: str) -> Callable[[str], list[str]]:
-    return lambda value: [f"{name}={value}ms"]
+    def words(self, value: str) -> list[str]:
+        """Return the words of `conch bench` for a value, "" of a bare flag. Raises InvalidRequest."""
+        if reader := _READERS.get(self.names[0]):
+            return reader(value)
+        return [self.template.format(value)] if self.template else []
 
 
 def _protocol(value: str) -> list[str]:
@@ -65,90 +64,34 @@ def _measurement_mode(value: str) -> list[str]:
     return []
 
 
-def _same(name: str, meaning: str, *aliases: str) -> PerfAnalyzerFlag:
-    return PerfAnalyzerFlag((name, *aliases), Treatment.SAME, meaning=meaning)
+def _insecure(value: str) -> list[str]:
+    return ["--insecure"] if value == "0" else []
 
 
-def _means(
-    names: str, words: Callable[[str], list[str]], meaning: str, note: str = "", *, bare: bool = False
-) -> PerfAnalyzerFlag:
-    return PerfAnalyzerFlag(tuple(names.split()), Treatment.MEANS, words, note, bare, meaning)
+# Flags whose value must be read: name → words of `conch bench` from its value.
+_READERS: dict[str, Callable[[str], list[str]]] = {
+    "-i": _protocol,
+    "--service-kind": _service_kind,
+    "--concurrency-range": _concurrency,
+    "--measurement-mode": _measurement_mode,
+    "--ssl-https-verify-peer": _insecure,
+}
 
 
-def _ignored(names: str, note: str, *, bare: bool = False) -> PerfAnalyzerFlag:
-    return PerfAnalyzerFlag(tuple(names.split()), Treatment.IGNORED, note=note, bare=bare)
+def _read() -> Iterator[PerfAnalyzerFlag]:
+    with Path(__file__).with_name("perf_analyzer.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            yield PerfAnalyzerFlag(
+                tuple(row["names"].split()),
+                Treatment[row["treatment"].upper()],
+                row["template"],
+                row["note"],
+                row["takes"] == "nothing",
+                row["meaning"],
+            )
 
 
-def _refused(names: str, note: str, *, bare: bool = False) -> PerfAnalyzerFlag:
-    return PerfAnalyzerFlag(tuple(names.split()), Treatment.REFUSED, note=note, bare=bare)
-
-
-_TRIALS = "one window after an automatic warm-up, with a confidence interval, replaces repeated windows; see --until"
-
-# fmt: off
-FLAGS = (
-    _same("-m", "model"),
-    _means("-x --model-version", _flag("--model-version"), "`--model-version`"),
-    _means("-u --url", lambda value: [value], "the URL"),
-    _means("-i", _protocol, "`--protocol`"),
-    _same("-b", "batch dimension", "--batch-size"),
-    _means("-p --measurement-interval", _milliseconds("--duration"), "`--duration`, in milliseconds"),
-    _means("-f", _flag("--csv"), "`--csv`"),
-    _ignored("-v --verbose", "the live view shows more", bare=True),
-    _ignored("-s --stability-percentage", _TRIALS),
-    _ignored("-r --max-trials", _TRIALS),
-    _means("--concurrency-range", _concurrency, "`--concurrency START:END:STEP`"),
-    _means("--request-rate-range", _flag("--rate"), "`--rate START:END:STEP`"),
-    _means("--request-distribution", _flag("--arrivals"), "`--arrivals`"),
-    _means("--request-intervals", lambda value: [f"--trace=intervals:{value}"], "`--trace`",
-           "the intervals are used once in their order; perf_analyzer starts again at the end of the file"),
-    _same("--percentile", "the percentile is reported; stability is judged by it only with `--until`"),
-    _same("--input-data", "file, `random` or `zero`"),
-    _same("--shape", "shape of a variable input"),
-    _means("-z", lambda _: ["--input-data=zero"], "`--input-data zero`", bare=True),
-    _means("--string-length", _flag("--string-length"), "length of generated strings"),
-    _same("--shared-memory", "tensors in shared memory"),
-    _same("--output-shared-memory-size", "size of regions of outputs"),
-    _means("--streaming", lambda _: ["--protocol=grpc-stream"], "`--protocol grpc-stream`", bare=True),
-    _same("--sequence-length", "requests per sequence"),
-    _ignored("--sequence-length-variation", "use --sequence-length 20±4"),
-    _ignored("--num-of-sequences", "each user follows one sequence: --concurrency is their number"),
-    _ignored("--sequence-id-range --start-sequence-id", "ids are unique in each run"),
-    _means("--measurement-mode", _measurement_mode, "windows by time or by count"),
-    _means("--measurement-request-count --request-count", _flag("--requests"), "`--requests`"),
-    _means("--latency-threshold -l", lambda value: [f"--slo=latency:{value}ms"], "`--slo latency:…ms`",
-           "all requests are judged, by default 99 % of them must be within it; perf_analyzer judges the mean"),
-    _means("--binary-search", lambda _: ["--find-max"], "`--find-max`", "the search starts from below", bare=True),
-    _ignored("--max-threads --num-threads", "the generator uses processes, as many as needed; see --processes"),
-    _ignored("--async -a --sync", "requests are always asynchronous", bare=True),
-    _ignored("--warmup-request-count", "the warm-up lasts until the server is steady; see --warm-up"),
-    _ignored("--collect-metrics", "metrics are always collected where found", bare=True),
-    _same("--metrics-url", "metrics of the server"),
-    _ignored("--metrics-interval", "metrics are read once a second"),
-    _same("-H", "header"),
-    _means("--service-kind", _service_kind, "triton or openai"),
-    _means("--endpoint", _flag("--endpoint"), "path of the OpenAI API"),
-    _ignored("--ssl-grpc-use-ssl", "write grpcs:// or https:// before host and port", bare=True),
-    _means("--ssl-grpc-root-certifications-file --ssl-https-ca-certificates-file", _flag("--ca-file"), "`--ca-file`"),
-    _means("--ssl-grpc-private-key-file --ssl-https-private-key-file", _flag("--key-file"), "`--key-file`"),
-    _means("--ssl-grpc-certificate-chain-file --ssl-https-client-certificate-file", _flag("--cert-file"),
-           "`--cert-file`"),
-    _means("--ssl-https-verify-peer --ssl-https-verify-host",
-           lambda value: ["--insecure"] if value == "0" else [], "0 is `--insecure`"),
-    _ignored("--ssl-https-client-certificate-type --ssl-https-private-key-type", "files are PEM"),
-    _means("--profile-export-file", _flag("--records"), "`--records`",
-           "a line of JSON for each request, not perf_analyzer's document"),
-    _ignored("--verbose-csv", "--csv has all columns", bare=True),
-    _refused("--grpc-compression-algorithm", "requests are not compressed"),
-    _refused("--serial-sequences", "sequences run beside each other", bare=True),
-    _refused("--periodic-concurrency-range", "use --ramp or --concurrency"),
-    _refused("--model-repository --model-signature-name", "the server is remote"),
-    _refused("--enable-mpi", "start one conch bench on each machine", bare=True),
-    _refused("--trace-level --trace-rate --trace-count --log-frequency",
-             "change the server's trace settings over its API; see docs/tracing.md"),
-)
-# fmt: on
-
+FLAGS = tuple(_read())
 _BY_NAME = {name: flag for flag in FLAGS for name in flag.names}
 _DEFAULT_DURATION_MS = 5000
 

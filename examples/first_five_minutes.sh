@@ -16,6 +16,7 @@ step() { printf '\n%s (%s s)\n' "$1" "$SECONDS"; }
 
 # Serve X in the background until `conch stop`. Prints what conch run prints.
 serve() {
+    : >"$work/log" # the shell in the background may be late to empty it of the server before
     conch run "$@" --serve --port 0 >"$work/log" 2>&1 &
     until grep -q '^Ctrl-C' "$work/log"; do
         kill -0 $! 2>/dev/null || { cat "$work/log"; exit 1; }

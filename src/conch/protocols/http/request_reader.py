@@ -61,7 +61,9 @@ _IN_PLACE_BYTES: Final = 65_536
 # Chunks of one body that hold anything, as in Triton.
 MAX_CHUNKS: Final = 65_536
 # Fields that must not be repeated: proxies and servers may use different ones of the values.
-_SINGLE_FIELDS = (b"host", b"authorization")
+_SINGLE_FIELDS = (b"host", b"authorization", b"inference-header-content-length")
+# An authority without user (RFC 9110, section 7.2): a name or an address, and perhaps a port.
+_HOST: Final = re.compile(rb"(?:\[[\w:.%-]+\]|[\w.~!$&'()*+,;=%-]*)(?::[0-9]*)?", re.ASCII)
 _CHUNK_SIZE: Final = re.compile(rb"\r\n([0-9A-Fa-f]{1,16})[ \t]*(?:;[^\r\n]*)?\r\n\Z")
 _MAX_CHUNK_LINE_BYTES: Final = 256
 # Methods whose requests have no content (RFC 9110, section 9.3): it would occupy memory for nothing.
@@ -225,8 +227,11 @@ class RequestReader:
         if not self._first_read:
             request.head_done = monotonic_ns()
         headers = request.headers
-        if b"host" not in headers and parser.get_http_version() == "1.1":
+        host = headers.get(b"host")
+        if host is None and parser.get_http_version() == "1.1":
             raise HttpRefusal(400, "an HTTP/1.1 request must have a Host header")
+        if host and _HOST.fullmatch(host) is None:
+            raise HttpRefusal(400, "the Host header is not a name or address with an optional port")
         if len(headers) != len(fields):
             _check_repetition(fields)
         if not parser.should_keep_alive() or b"connection" in headers:

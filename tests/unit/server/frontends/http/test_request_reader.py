@@ -225,6 +225,16 @@ def test_a_large_body_that_is_only_announced_takes_no_memory(listen, connect):
             id="two keys",
         ),
         pytest.param(b"GET /a HTTP/1.0\r\nHost: x\r\nHost: y\r\n\r\n", b"more than one Host", id="HTTP/1.0"),
+        pytest.param(
+            b"GET /a HTTP/1.1\r\nHost: x\r\nInference-Header-Content-Length: 1\r\n"
+            b"Inference-Header-Content-Length: 2\r\n\r\n",
+            b"more than one Inference-Header-Content-Length",
+            id="two lengths of the JSON",
+        ),
+        *(
+            pytest.param(b"GET /a HTTP/1.1\r\nHost: %s\r\n\r\n" % host, b"not a name or address", id=host.decode())
+            for host in (b"x y", b"x/a", b"user@x", b"x:80:80", b"x:http", b"[::1", b"::1", b"x,y z", b"x?y", b"x#y")
+        ),
     ],
 )
 def test_heads_that_two_readers_may_understand_in_two_ways(listen, connect, head, said):
@@ -234,6 +244,15 @@ def test_heads_that_two_readers_may_understand_in_two_ways(listen, connect, head
     assert (status, headers["connection"]) == (400, "close")
     assert said in body
     assert peer.rest() == b""
+
+
+@pytest.mark.parametrize(
+    "host", [b"", b":80", b"x", b"a_b-c.d:80", b"127.0.0.1:80", b"[::1]:80", b"[fe80::1%25eth0]", b"x%41", b"X.:"]
+)
+def test_hosts_that_are_names_or_addresses(listen, connect, host):
+    peer = connect(listen(echo))
+    peer.send(b"GET /a HTTP/1.1\r\nHost: %s\r\n\r\n" % host)
+    assert peer.receive()[0] == 200
 
 
 def test_http_1_0_needs_no_host(listen, connect):

@@ -20,9 +20,18 @@ from conch.base.errors import InvalidRequest
 from conch.domain.request import InferRequest, InferResponse, ParameterValue, Timeline
 from conch.domain.tensor import BYTES, DATATYPES, MAX_RANK, NUMPY_DTYPES, Buffer, Tensor, pack_bytes
 from conch.domain.triton_messages import service_pb2
-from conch.protocols.regions import NO_REGIONS, RegionBytes, Regions
+from conch.protocols.regions import (
+    BYTE_SIZE,
+    NO_REGIONS,
+    OFFSET,
+    REGION,
+    RegionBytes,
+    Regions,
+    Window,
+    missing_region,
+    missing_size,
+)
 from conch.protocols.v2_proto.parameters import decode_parameters, encode_parameters
-from conch.protocols.v2_proto.regions import read_window
 
 # A message of service_pb2, whose classes protobuf creates at run time.
 Message: TypeAlias = Any
@@ -378,3 +387,29 @@ def _narrow(entry: InputMessage, values: Any, datatype: str) -> bytes:
             f"value {wide[overflows][0]} in the contents of input tensor '{entry.name}' does not fit {entry.datatype}"
         )
     return narrow.tobytes()
+
+
+# `InferInputTensor` or `InferRequestedOutputTensor`, which protobuf creates at run time.
+TensorMessage: TypeAlias = Any
+
+
+def read_window(entry: TensorMessage) -> Window | None:
+    """Return the shared memory in a tensor's parameters, if any. Raises InvalidRequest."""
+    parameters = entry.parameters
+    if REGION not in parameters:
+        error = missing_region(parameters, entry.name)
+        if error is not None:
+            raise error
+        return None
+    region = str(_value(entry, REGION, "string_param"))
+    if BYTE_SIZE not in parameters:
+        raise missing_size(entry.name)
+    offset = int(_value(entry, OFFSET, "int64_param")) if OFFSET in parameters else 0
+    return Window(region, offset, int(_value(entry, BYTE_SIZE, "int64_param")))
+
+
+def _value(entry: TensorMessage, key: str, kind: str) -> Any:
+    parameter = entry.parameters[key]
+    if parameter.WhichOneof("parameter_choice") != kind:
+        raise InvalidRequest(f"invalid value type for '{key}' parameter for tensor '{entry.name}', expected {kind}.")
+    return getattr(parameter, kind)

@@ -1,4 +1,4 @@
-from conch.server.backends.child.conch_child.python.busy_poll import BusyPoll
+from conch.server.backends.child.conch_child.python.service import BusyPoll
 
 MAX_POLL_NS = 250_000
 SOON, LATE = MAX_POLL_NS - 1, MAX_POLL_NS

@@ -7,7 +7,7 @@ the catalog holds: a `RemoteModel` in the place of one with a queue, a `RemoteEn
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from conch.base.errors import Cancelled, ConchError, LimitExceeded, QueueFull, Unavailable
 from conch.domain.events.rows import ExchangeRow, Ring, Row
@@ -26,15 +26,19 @@ from conch.server.frontends.processes.link import (
     FINISH,
     GENERATE,
     INFER,
+    LIMITED,
     FrontendLink,
     Message,
     Placed,
     decode_answer,
     times_of,
 )
-from conch.server.frontends.processes.refusals import Refusals, Subject
 from conch.server.frontends.processes.values import describe_error, of_plain, restored_error, to_plain
 
+Subject: TypeAlias = tuple[str, int, str]  # model, version and tenant
+
+_MAX_SUBJECTS: Final = 1000
+_MAX_HELD_NS: Final = 1_000_000_000
 CORE_LOST: Final = "the server is stopping or has failed; try again"
 _REASONS: Final = {reason.value: reason for reason in FinishReason}
 
@@ -408,3 +412,39 @@ def end_of(plain: Any) -> Usage | ConchError | None:
         return restored_error(plain[0])
     usage: Usage = of_plain(plain)
     return usage
+
+
+class Refusals:
+    """What the core has refused for exceeding a limit, by subject: repeated until a retry may be admitted.
+
+    So a flood over a limit costs no decoding, and the core a count instead of a request.
+    """
+
+    def __init__(self, link: FrontendLink) -> None:
+        self._link = link
+        # From when a retry may be admitted, until when the core need not be asked (monotonic ns), message, quantity.
+        self._held: dict[Subject, tuple[int, int, str, str]] = {}
+
+    def note(self, subject: Subject, error: LimitExceeded, received: int) -> None:
+        """Hold a refusal of a request that was received at a time (monotonic ns)."""
+        if len(self._held) >= _MAX_SUBJECTS:
+            self._held.clear()
+        retry = received + int((error.retry_after_s or 0.0) * 1e9)
+        self._held[subject] = (retry, min(retry, received + _MAX_HELD_NS), error.message, error.quantity)
+
+    def check(self, subject: Subject, timeline: Timeline) -> None:
+        """Raise LimitExceeded if the core would refuse a request, which it counts then."""
+        held = self._held.get(subject)
+        if held is None:
+            return
+        retry, until, message, quantity = held
+        received = timeline.received
+        if received >= until:
+            del self._held[subject]
+            return
+        self._link.send((LIMITED, *subject, times_of(timeline)))
+        raise LimitExceeded(message, retry_after_s=(retry - received) / 1e9, quantity=quantity)
+
+    def clear(self) -> None:
+        """Forget all: limits have changed."""
+        self._held.clear()

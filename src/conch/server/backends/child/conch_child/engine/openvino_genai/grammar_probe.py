@@ -22,7 +22,7 @@ import openvino_genai as genai
 from gguf import GGUFWriter
 
 from ...ipc import prctl
-from .structure import structure_of
+from .sampling import structure_of
 
 # Memory for one compilation; exceeding it ends only this process.
 _MAX_MEMORY_BYTES = 2 << 30

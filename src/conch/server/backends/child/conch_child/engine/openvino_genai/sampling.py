@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import openvino_genai as genai
 
 from ..driver import Refused, completion_room
 from .options import Options
-from .structure import structure_of
 
 # Parameters that `GenerationConfig` has under the same name; `generation_config` converts the others.
 SAME_NAME = ("presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos", "min_p", "top_p")
@@ -50,3 +51,17 @@ def generation_config(params: dict[str, Any], prompt_tokens: int, options: Optio
     except RuntimeError as error:  # whose last line is the cause
         raise Refused(str(error).strip().splitlines()[-1]) from error
     return configuration
+
+
+def structure_of(kind: str, value: str) -> Any:
+    """Convert kind and value of a `conch.domain.generation.StructuredOutput`."""
+    structure = genai.StructuredOutputConfig()
+    if kind in ("json", "json_object"):
+        structure.json_schema = value or '{"type": "object"}'
+    elif kind == "regex":
+        structure.regex = value
+    elif kind == "grammar":
+        structure.grammar = value
+    else:
+        structure.regex = "|".join(f"({re.escape(text)})" for text in json.loads(value))
+    return structure

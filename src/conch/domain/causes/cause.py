@@ -4,16 +4,21 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 
 class Cause(NamedTuple):
     """A cause: its name in tables, how a sentence says that time goes to it, and what helps.
 
-    `{model}` is the model whose time it is.
+    `{model}` is the model whose time it is. In charts it is a character, or a letter where only ASCII is shown, in a
+    style of the terminal, or the number of a color of pages.
     """
 
     label: str
+    character: str
+    letter: str
+    style: str
+    color: int
     phrase: str
     remedy: str
 
@@ -21,7 +26,8 @@ class Cause(NamedTuple):
 def _read() -> Iterator[tuple[str, Cause]]:
     with Path(__file__).with_name("causes.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            yield row["cause"], Cause(row["label"], row["phrase"], row["remedy"])
+            values: dict[str, Any] = {**row, "color": int(row["color"])}
+            yield values.pop("cause"), Cause(**values)
 
 
 CAUSES: Final = MappingProxyType(dict(_read()))

@@ -34,38 +34,8 @@ _PERCENTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d{1,4})?)")
 
 # Label of a cause → how it looks.
 MARKS: Final[Mapping[str, PhaseMark]] = MappingProxyType(
-    {
-        CAUSES[cause].label if cause in CAUSES else cause: PhaseMark(*look)
-        for cause, look in {
-            "client_send": ("▸", ">", "cyan", 6),
-            "serialisation": ("◇", "s", "white", 7),
-            "mates": ("∙", "m", "yellow", 1),
-            "busy": ("░", ".", "yellow", 1),
-            "ahead": ("▒", ":", "yellow", 1),
-            "large": ("◆", "L", "red", 3),
-            "sequence": ("≡", "=", "yellow", 1),
-            "limiter": ("╎", "r", "yellow", 1),
-            "down": ("✕", "x", "red", 3),
-            "loading": ("↻", "l", "magenta", 5),
-            "loop": ("~", "~", "magenta", 5),
-            "gc": ("♻", "g", "magenta", 5),
-            "cpu": ("!", "!", "red", 3),
-            "stopped": ("‖", "|", "red", 3),
-            "hung": ("∅", "h", "red", 3),
-            "copy": ("○", "o", "blue", 0),
-            "compute": ("█", "#", "green", 2),
-            "own_large": ("◆", "L", "green", 2),
-            "miss": ("▓", "c", "green", 2),
-            "slow": ("▲", "^", "red", 3),
-            "cache_wait": ("▒", "k", "yellow", 1),
-            "prefill_others": ("░", "p", "yellow", 1),
-            "prefill": ("▓", "P", "blue", 0),
-            "decode": ("█", "#", "green", 2),
-            "client_read": ("◂", "<", "cyan", 6),
-            "unrecorded": ("?", "?", "bright_black", 7),
-            NESTED: ("─", "-", "bright_black", 4),
-        }.items()
-    }
+    {cause.label: PhaseMark(cause.character, cause.letter, cause.style, cause.color) for cause in CAUSES.values()}
+    | {NESTED: PhaseMark("─", "-", "bright_black", 4)}
 )
 
 

@@ -68,16 +68,17 @@ _ROWS = [
 ]
 
 
-def _of(request: str) -> FieldRules:
+def rules_of(request: str) -> FieldRules:
+    """Return the rules of a request by its name in the table."""
     return rules(rule for name, rule in _ROWS if name == request)
 
 
-CHAT, COMPLETION, MESSAGES = _of("chat"), _of("completion"), _of("messages")
-RESPONSE = _of("response")
+CHAT, COMPLETION, MESSAGES = rules_of("chat"), rules_of("completion"), rules_of("messages")
+RESPONSE = rules_of("response")
 """Fields that are missing here are those of chat completions."""
-EMBEDDING, RERANK, SCORE, CLASSIFY, POOLING = map(_of, ("embedding", "rerank", "score", "classify", "pooling"))
-COHERE_EMBED, TOKENIZE, DETOKENIZE = _of("cohere_embed"), _of("tokenize"), _of("detokenize")
-OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_EMBEDDING = map(_of, ("ollama_chat", "ollama_generate", "ollama_embedding"))
+EMBEDDING, RERANK, SCORE, CLASSIFY, POOLING = map(rules_of, ("embedding", "rerank", "score", "classify", "pooling"))
+COHERE_EMBED, TOKENIZE, DETOKENIZE = rules_of("cohere_embed"), rules_of("tokenize"), rules_of("detokenize")
+OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_EMBEDDING = map(rules_of, ("ollama_chat", "ollama_generate", "ollama_embedding"))
 
 # By the title of the page.
 ALL_RULES: Mapping[str, FieldRules] = MappingProxyType(

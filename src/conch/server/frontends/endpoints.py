@@ -165,6 +165,7 @@ class Handlers:
                 endpoint.summary,
                 self.parts.http_access.scope_needed(endpoint.category, openai=endpoint.form.openai) or "",
                 plain_errors=endpoint.form is V2,
+                fields=endpoint.fields,
             )
             for endpoint, _ in self._routes
             if port in endpoint.ports
@@ -241,7 +242,8 @@ class ApiEndpoint(NamedTuple):
     `methods` are separated by spaces; in `path`, `{name}` is one segment and brackets enclose an optional part.
     `handler` names what of `Handlers` is called with request, reply and the path's name; words after the name are
     arguments of a method that returns it. `local` is the flag that opens the endpoint to clients on other machines
-    where no key or restriction protects it, "" if only keys do; None for all clients.
+    where no key or restriction protects it, "" if only keys do; None for all clients. `fields` names the request of
+    `protocols/openai/field_rules.csv` that a body is, "" for others.
     """
 
     methods: str
@@ -249,6 +251,7 @@ class ApiEndpoint(NamedTuple):
     category: str
     handler: str
     body: Body
+    fields: str
     form: ErrorForm
     ports: tuple[str, ...]
     local: str | None
@@ -264,6 +267,7 @@ def _read() -> Iterator[ApiEndpoint]:
                 row["category"],
                 row["handler"],
                 Body[row["body"].upper()],
+                row["fields"],
                 _FORMS[row["form"]],
                 tuple(row["ports"].split()),
                 row["local"].removeprefix("keys") if row["local"] else None,

@@ -12,7 +12,7 @@ import orjson
 
 from conch.domain.model_config import ModelConfig, TensorSpec
 from conch.protocols.http.message import header
-from conch.protocols.openai import field_rules
+from conch.protocols.openai.field_rules import FieldRules, rules_of
 from conch.protocols.v2_json.generate import structured_tensors
 
 # Names of models with other characters stand in no path as they are.
@@ -87,26 +87,6 @@ _QUERIES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "/v1/batches": _PAGE_QUERY,
     "/v1/responses/{response}/input_items": _PAGE_QUERY,
 }
-_FIELDS: Mapping[str, field_rules.FieldRules] = {
-    "/v1/chat/completions": field_rules.CHAT,
-    "/v1/completions": field_rules.COMPLETION,
-    "/v1/responses": field_rules.RESPONSE,
-    "/v1/responses/input_tokens": field_rules.RESPONSE,
-    "/v1/messages": field_rules.MESSAGES,
-    "/v1/messages/count_tokens": field_rules.MESSAGES,
-    "/v1/embeddings": field_rules.EMBEDDING,
-    **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), field_rules.RERANK),
-    **dict.fromkeys(("/v1/score", "/score"), field_rules.SCORE),
-    **dict.fromkeys(("/v1/classify", "/classify"), field_rules.CLASSIFY),
-    "/pooling": field_rules.POOLING,
-    "/v2/embed": field_rules.COHERE_EMBED,
-    "/tokenize": field_rules.TOKENIZE,
-    "/detokenize": field_rules.DETOKENIZE,
-    "/api/chat": field_rules.OLLAMA_CHAT,
-    "/api/generate": field_rules.OLLAMA_GENERATE,
-    "/api/embed": field_rules.OLLAMA_EMBEDDING,
-    "/api/embeddings": field_rules.OLLAMA_EMBEDDING,
-}
 _PAGE = Path(__file__).with_name("docs_page.html")
 _NO_BODY = ("ready", "live", "health", "ping", "register", "unregister", "load", "unload")
 _EVENTS = "text/event-stream"
@@ -118,7 +98,7 @@ class Operation(NamedTuple):
     """An endpoint as clients see it.
 
     `scope` is that of the key which it needs, "" for none; `plain_errors`: whether errors are Triton's. `port` is that
-    of a cloud platform; 0 for the document's.
+    of a cloud platform; 0 for the document's. `fields` names the request of `field_rules.csv` that a body is.
     """
 
     methods: str
@@ -128,6 +108,7 @@ class Operation(NamedTuple):
     scope: str
     plain_errors: bool = True
     port: int = 0
+    fields: str = ""
 
 
 def document(
@@ -220,7 +201,7 @@ def _operation(
         ]
     if method in ("post", "put"):
         if body is None:
-            body = _fields(_FIELDS[path]) if path in _FIELDS else _BODIES.get(last, _OBJECT)
+            body = _fields(rules_of(operation.fields)) if operation.fields else _BODIES.get(last, _OBJECT)
         described["requestBody"] = {"content": _json(body)}
     return described
 
@@ -243,7 +224,7 @@ def _content(last: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"content": _json(schema) | ({_EVENTS: {}} if last in _STREAMED else {})}
 
 
-def _fields(rules: field_rules.FieldRules) -> dict[str, Any]:
+def _fields(rules: FieldRules) -> dict[str, Any]:
     """Describe a body by the table of its fields; others are accepted without effect."""
     properties: dict[str, Any] = {}
     for rule in rules.values():

@@ -66,7 +66,7 @@ OPTIONAL = {
 # Options that are read through a method or a property of ServerOptions.
 READ_AS = {
     "backend_config": "backend_settings",
-    "metrics_config": "counter_latencies",
+    "metrics_config": "metrics",
     "cache_config": "cache_bytes",
     "host_policy": "policy_cores",
     "min_supported_compute_capability": "min_compute_capability",

@@ -403,7 +403,7 @@ class Server:
     def _start_metrics(self) -> Metrics:
         meter = None
         options = self._options
-        if options.allow_metrics or options.otlp_endpoint:
+        if options.allow_metrics or options.metrics.otlp_endpoint:
             meter = ProcessMeter(self._pids, options.metrics_interval_ms / 1000)
             self._watchers.append(asyncio.create_task(meter.run()))
         metrics = Metrics(
@@ -646,11 +646,11 @@ def _digest(document: object) -> str:
 
 def _declared_metrics(options: ServerOptions) -> DeclaredMetrics | None:
     """Return the metrics that a file declares, None without one. Raises ConfigError, Unavailable."""
-    if not options.custom_metrics:
+    if not options.metrics.custom_metrics:
         return None
     from conch.domain.declared_metrics.declaration import read_declarations  # imports a library
 
-    return DeclaredMetrics(read_declarations(Path(options.custom_metrics)))
+    return DeclaredMetrics(read_declarations(Path(options.metrics.custom_metrics)))
 
 
 def run(

@@ -53,7 +53,6 @@ from conch.server.options.trace import DEPRECATED_FLAGS, TRACE_SETTING, TraceSet
 from conch.server.options.triton_only_flags import TRITON_ONLY_FLAGS
 
 DEFAULT_CACHE_LIMIT_BYTES = 1 << 40
-_DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)  # Triton's, of summaries of latencies
 
 
 def _read_strict(text: str) -> str:
@@ -68,6 +67,19 @@ def _read_strict(text: str) -> str:
 _STRICT = ValueKind(
     "true|false|reason,…", "true, false, or reasons of docs/degradations.md that occur at start or load", _read_strict
 )
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsConfig:
+    """The settings in `--metrics-config`; those of texts are "" for none."""
+
+    counter_latencies: bool = True
+    histogram_latencies: bool = False  # times to the first response
+    summary_latencies: bool = False
+    summary_quantiles: tuple[float, ...] = (0.5, 0.9, 0.95, 0.99, 0.999)  # Triton's
+    otlp_endpoint: str = ""
+    otlp_interval_ms: int = 60_000  # between exports
+    custom_metrics: str = ""  # the file that declares metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -640,41 +652,10 @@ class ServerOptions:
         return int(major), int(minor or 0)
 
     @property
-    def counter_latencies(self) -> bool:
-        """Whether latencies are exported as counters."""
-        return bool(dict(self.metrics_config).get("counter_latencies", True))
-
-    @property
-    def otlp_endpoint(self) -> str:
-        """URL of the collector to which metrics are sent, "" for none."""
-        return str(dict(self.metrics_config).get("otlp_endpoint", ""))
-
-    @property
-    def otlp_interval_ms(self) -> int:
-        """Milliseconds between exports to the collector."""
-        chosen = dict(self.metrics_config).get("otlp_interval_ms", 60_000)
-        return chosen if isinstance(chosen, int) else 60_000
-
-    @property
-    def histogram_latencies(self) -> bool:
-        """Whether times to the first response are exported as histograms."""
-        return bool(dict(self.metrics_config).get("histogram_latencies", False))
-
-    @property
-    def summary_latencies(self) -> bool:
-        """Whether quantiles of latencies are exported."""
-        return bool(dict(self.metrics_config).get("summary_latencies", False))
-
-    @property
-    def custom_metrics(self) -> str:
-        """Path of the file that declares metrics, "" for none."""
-        return str(dict(self.metrics_config).get("custom_metrics", ""))
-
-    @property
-    def summary_quantiles(self) -> tuple[float, ...]:
-        """The exported quantiles, each from 0 to 1."""
-        chosen = dict(self.metrics_config).get("summary_quantiles", ())
-        return chosen if isinstance(chosen, tuple) and chosen else _DEFAULT_QUANTILES
+    def metrics(self) -> MetricsConfig:
+        """The settings in `--metrics-config`, the last of each."""
+        settings: dict[str, Any] = dict(self.metrics_config)
+        return MetricsConfig(**settings)
 
 
 # Without a field: the parser sets disable_auto_complete_config.

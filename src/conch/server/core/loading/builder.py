@@ -267,7 +267,7 @@ class ModelBuilder:
             served.statistics.namespace = files.namespace
             served.events = ModelEvents(self.events, config.name, version)
             served.degraded = report.found
-            if self._options.summary_latencies:
+            if self._options.metrics.summary_latencies:
                 from conch.domain.statistics.summaries import LatencySummaries  # imports a library
 
                 served.statistics.summaries = LatencySummaries()

@@ -254,11 +254,11 @@ class Metrics:
         options = self._options
         tables = chain(
             COUNTS,
-            LATENCIES if options.counter_latencies else (),
-            FIRST_RESPONSES if options.histogram_latencies else (),
-            _summaries(options.summary_quantiles) if options.summary_latencies else (),
+            LATENCIES if options.metrics.counter_latencies else (),
+            FIRST_RESPONSES if options.metrics.histogram_latencies else (),
+            _summaries(options.metrics.summary_quantiles) if options.metrics.summary_latencies else (),
             STATES,
-            CACHES if options.counter_latencies else (),
+            CACHES if options.metrics.counter_latencies else (),
             HISTOGRAMS,
         )
         yield from read(list(tables), models)
@@ -283,7 +283,7 @@ def otlp_exporter(options: ServerOptions, metrics: Metrics) -> Exporter | None:
 
     Raises ConfigError if the packages of OpenTelemetry are missing.
     """
-    if not options.otlp_endpoint:
+    if not options.metrics.otlp_endpoint:
         return None
     try:
         module = import_module("conch.server.observability.metrics.otlp")
@@ -292,8 +292,8 @@ def otlp_exporter(options: ServerOptions, metrics: Metrics) -> Exporter | None:
             "--metrics-config=otlp_endpoint=<url> needs the packages of OpenTelemetry: "
             f"{install_command('opentelemetry')} ({error})"
         ) from error
-    interval_s = options.otlp_interval_ms / 1000
-    exporter: Exporter = module.MetricsExporter(options.otlp_endpoint, interval_s, metrics.families)
+    interval_s = options.metrics.otlp_interval_ms / 1000
+    exporter: Exporter = module.MetricsExporter(options.metrics.otlp_endpoint, interval_s, metrics.families)
     return exporter
 
 

@@ -62,6 +62,9 @@ def validate_tensors(message: ConfigMessage) -> None:
     if repeated:
         raise ConfigError(f"input '{repeated[0]}' of {message.name} is declared more than once")
     validate_batch_tensors(message)
+    for state in message.sequence_batching.state:
+        if state.initial_state:
+            _validate_initial_state(state, message.name)
     for group in message.instance_group:
         _validate_instance_group(group, message)
 
@@ -325,9 +328,11 @@ def _validate_flow(message: ConfigMessage) -> None:
     writers = _writers(message, inputs)
     read = {tensor for step in steps for tensor in step.input_map.values()}
     for tensor in sorted(inputs - read):
-        raise ConfigError(f"ensemble input '{tensor}' for ensemble {name} is not used: no step has it in its input_map")
+        raise ConfigError(
+            f"ensemble input '{tensor}' for ensemble {name}' is not used: no step has it in its input_map"
+        )
     for tensor in sorted(outputs - writers.keys() - inputs):
-        raise ConfigError(f"ensemble output '{tensor}' for ensemble {name} is not used: no step writes it")
+        raise ConfigError(f"ensemble output '{tensor}' for ensemble {name}' is not used: no step writes it")
     for index, step in enumerate(steps):
         for tensor in sorted(set(step.input_map.values()) - inputs - writers.keys()):
             raise ConfigError(
@@ -349,8 +354,8 @@ def _writers(message: ConfigMessage, inputs: set[str]) -> dict[str, int]:
         for tensor in step.output_map.values():
             if tensor in writers:
                 raise ConfigError(
-                    f"ensemble tensor '{tensor}' can appear in an output map only once for ensemble '{message.name}': "
-                    f"steps {writers[tensor]} and {index} write it"
+                    f"ensemble tensor '{tensor}' can appear in an output map only once for ensemble '{message.name}' "
+                    f"step {index}: step {writers[tensor]} writes it too"
                 )
             if tensor in inputs:
                 raise ConfigError(
@@ -404,20 +409,19 @@ def _validate_controls(batching: Any, name: str) -> None:
             if kind in seen:
                 raise ConfigError(f"sequence batching specifies multiple {kind.value} tensors for {name}")
             seen.add(kind)
-            _validate_control(control, kind, f"for {kind.value} for {name}: control_input '{entry.name}'")
+            _validate_control(control, kind, f"{kind.value} for {name}", f"control_input '{entry.name}'")
 
 
-def _validate_control(control: Any, kind: ControlKind, where: str) -> None:
+def _validate_control(control: Any, kind: ControlKind, what: str, entry: str) -> None:
+    where = f"for {what}: {entry}"
     given = [field for field in BOOLEAN_FORMS if getattr(control, field)]
     if kind is ControlKind.CORRID:
         if given:
             raise ConfigError(f"sequence batching must not specify either {_FORMS.format('or')} {where}")
-        if not control.data_type:
-            raise ConfigError(f"sequence batching control tensor must specify a 'data_type' {where}")
         if datatype_name(control.data_type) not in _ID_DATATYPES:
             raise ConfigError(
-                f"unexpected data type for control {where}. Allowed data types are TYPE_UINT64, TYPE_INT64, "
-                "TYPE_UINT32, TYPE_INT32 and TYPE_STRING"
+                f"unexpected data type for control {what}. Allowed data types are TYPE_UINT64, TYPE_INT64, "
+                f"TYPE_UINT32, TYPE_INT32 and TYPE_STRING: {entry}"
             )
         return
     if not given:
@@ -454,16 +458,16 @@ def _validate_state(state: Any, name: str) -> None:
     subject = f"state input '{state.input_name}'"
     if any(dim < 1 and dim != -1 for dim in state.dims):
         raise ConfigError(f"dims of {subject} for {name} must be integers >= 1, or -1, they are {list(state.dims)}")
+
+
+def _validate_initial_state(state: Any, name: str) -> None:
+    subject = f"state input '{state.input_name}'"
     if len(state.initial_state) > 1:
         raise ConfigError(
             f"initial_state field for {subject} must contain exactly one or zero element. "
             f"Found '{len(state.initial_state)}' elements."
         )
-    for initial in state.initial_state:
-        _validate_initial_state(initial, state, subject, name)
-
-
-def _validate_initial_state(initial: Any, state: Any, subject: str, name: str) -> None:
+    initial = state.initial_state[0]
     if initial.data_type != state.data_type:
         raise ConfigError(
             f"The data type used for 'initial_state' field of state '{state.input_name}' does not match the state "
@@ -484,8 +488,8 @@ def _validate_initial_state(initial: Any, state: Any, subject: str, name: str) -
             )
         if declared not in (-1, dim):
             raise ConfigError(
-                f"'initial_state' dim for {subject} doesn't match 'state' dim description. {dim} != {declared}, "
-                f"for {name}"
+                f"'initial_state' dim for input name '{state.input_name}' doesn't match 'state' dim "
+                f"description. {dim} != {declared}, for {name}"
             )
     if initial.WhichOneof("state_data") is None:
         raise ConfigError(f"initial_state setting expects state'{state.input_name}' to have state_data set, for {name}")

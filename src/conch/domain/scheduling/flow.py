@@ -129,7 +129,8 @@ def flow_of(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Flow:
         other = opened.setdefault(levels[number], number)
         if other != number:
             raise ConfigError(
-                f"ensemble '{ensemble.name}': step {other} ('{steps[other].model_name}') and step {number} "
+                f"in ensemble {ensemble.name}, step of model '{ensemble.name}' receives inputs originated from "
+                f"different decoupled models: step {other} ('{steps[other].model_name}') and step {number} "
                 f"('{steps[number].model_name}') use decoupled models in parallel, so their responses cannot be "
                 "paired; make one of them read a tensor that comes from the other"
             )

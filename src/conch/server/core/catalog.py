@@ -98,7 +98,7 @@ class Catalog:
 
     def of_step(self, namespace: str, step: EnsembleStep) -> ServedModel:
         """Return the model of a step of an ensemble in this namespace. Raises as `find`."""
-        version = None if step.model_version < 0 else step.model_version
+        version = None if step.model_version == -1 else step.model_version
         if step.model_namespace:
             return self._find_in(ModelId(step.model_namespace, step.model_name), version)
         return self.find_from(namespace, step.model_name, version)

@@ -6,7 +6,7 @@ from conch.base.errors import ConfigError
 from conch.domain.config.from_proto import to_model_config
 from conch.domain.config.pbtxt import parse_pbtxt
 from conch.domain.config.unsupported import unsupported_notices
-from conch.domain.config.validate import validate_configuration
+from conch.domain.config.validate import validate_configuration, validate_tensors
 from conch.domain.model_config import ControlKind, SequenceControl, SequenceState
 
 CONTROL = 'control_input {{ name: "S" control {{ {} }} }}'
@@ -73,8 +73,11 @@ def test_valid_configurations(text: str) -> None:
             CONTROL.format("kind: CONTROL_SEQUENCE_READY fp32_false_true: [ 0, 1, 2 ]"),
             "sequence batching control 'fp32_false_true' must have exactly 2 entries for CONTROL_SEQUENCE_READY",
         ),
-        (CORRID.format(""), "sequence batching control tensor must specify a 'data_type' for CONTROL_SEQUENCE_CORRID"),
-        (CORRID.format("data_type: TYPE_FP32"), "unexpected data type for control for CONTROL_SEQUENCE_CORRID for m"),
+        (CORRID.format(""), "unexpected data type for control CONTROL_SEQUENCE_CORRID for m. Allowed data types are"),
+        (
+            CORRID.format("data_type: TYPE_FP32"),
+            "unexpected data type for control CONTROL_SEQUENCE_CORRID for m. Allowed",
+        ),
         (
             CORRID.format("data_type: TYPE_INT32 int32_false_true: [ 0, 1 ]"),
             (
@@ -102,6 +105,17 @@ def test_valid_configurations(text: str) -> None:
             STATE.format("").replace('"i"', '"x"'),
             "'x' of m is both an input and a control or state of sequence_batching",
         ),
+    ],
+)
+def test_each_broken_rule_is_named_with_its_field(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate_configuration(parse_pbtxt(config(text), "f"))
+    assert caught.value.message.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
         (
             STATE.format(INITIAL.format("5, 2", "zero_data: true") * 2),
             "initial_state field for state input 'i' must contain exactly one or zero element. Found '2' elements.",
@@ -127,7 +141,7 @@ def test_valid_configurations(text: str) -> None:
         ),
         (
             STATE.format(INITIAL.format("1, 3", "zero_data: true")),
-            "'initial_state' dim for state input 'i' doesn't match 'state' dim description. 3 != 2",
+            "'initial_state' dim for input name 'i' doesn't match 'state' dim description. 3 != 2",
         ),
         (
             STATE.format(INITIAL.format("1, 2", "")),
@@ -135,9 +149,12 @@ def test_valid_configurations(text: str) -> None:
         ),
     ],
 )
-def test_each_broken_rule_is_named_with_its_field(text: str, said: str) -> None:
+def test_initial_states_are_checked_when_the_model_is_loaded(text: str, said: str) -> None:
+    """As in Triton: the client's request to load it is then at fault (400), not the repository (500)."""
+    message = parse_pbtxt(config(text), "f")
+    validate_configuration(message)
     with pytest.raises(ConfigError) as caught:
-        validate_configuration(parse_pbtxt(config(text), "f"))
+        validate_tensors(message)
     assert caught.value.message.startswith(said)
 
 

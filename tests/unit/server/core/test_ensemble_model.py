@@ -329,6 +329,11 @@ MODELS = {
 }
 
 
+SHAPE, DATA_TYPE = (f"in ensemble e, ensemble tensor x: inconsistent {what}:" for what in ("shape", "data type"))
+FROM = "is inferred from model"
+FROM_A = f"{FROM} a while"
+
+
 def check(model: ModelConfig) -> None:
     check_ensemble(model, [MODELS[step.model_name] for step in model.ensemble_steps])
 
@@ -341,10 +346,10 @@ def test_steps_that_fit(second: str) -> None:
 @pytest.mark.parametrize(
     ("second", "words"),
     [
-        ("wide", ["tensor 'x' does not fit", "model 'a', 'OUT' FP32[2]", "model 'wide', 'IN' FP32[3]", "2 against 3"]),
-        ("ints", ["inconsistent data type", "'OUT' FP32[2] gives FP32", "'IN' INT32[2] takes INT32"]),
-        ("flat", ["differ in rank", "FP32[2]", "FP32[1,2]"]),
-        ("batched_wide", ["differ in rank", "FP32[-1,3]"]),
+        ("wide", ["model 'a', 'OUT' FP32[2]", "model 'wide', 'IN' FP32[3]", f"{SHAPE} [2] {FROM_A} [3] {FROM} wide"]),
+        ("ints", ["'OUT' FP32[2]", "'IN' INT32[2]", f"{DATA_TYPE} TYPE_FP32 {FROM_A} TYPE_INT32 {FROM} ints"]),
+        ("flat", [f"{SHAPE} [2] {FROM_A} [1,2] {FROM} flat", "FP32[2]", "FP32[1,2]"]),
+        ("batched_wide", [f"{SHAPE} [2] {FROM_A} [-1,3] {FROM} batched_wide", "FP32[-1,3]"]),
     ],
 )
 def test_mismatch_names_both_sides(second: str, words: list[str]) -> None:
@@ -383,6 +388,13 @@ async def test_rejected_inputs_are_named_with_their_origin() -> None:
         assert word in message
 
 
+def test_mapping_of_an_unknown_output() -> None:
+    with pytest.raises(
+        ConfigError, match="ensemble e, ensemble tensor OUT is mapped from non-existing output ZZ in model a: step 0"
+    ):
+        check(ensemble(step("a", {"IN": "IN"}, {"ZZ": "OUT"})))
+
+
 def test_mapping_of_an_unknown_tensor() -> None:
     with pytest.raises(
         ConfigError,
@@ -392,7 +404,7 @@ def test_mapping_of_an_unknown_tensor() -> None:
 
 
 def test_missing_mapping_of_an_input() -> None:
-    with pytest.raises(ConfigError, match="no mapping for input 'IN' of model 'a'"):
+    with pytest.raises(ConfigError, match="in ensemble e, input IN in model a is not mapped to any ensemble tensors"):
         check(ensemble(step("a", {}, {"OUT": "OUT"})))
 
 
@@ -406,7 +418,13 @@ def test_optional_input_that_a_step_requires_gets_a_warning(model: str, warned: 
 
 
 def test_step_with_smaller_batches() -> None:
-    with pytest.raises(ConfigError, match="allows maximum batch size 4, but its step 0, model 'batched', allows 2"):
+    with pytest.raises(
+        ConfigError,
+        match=(
+            r"ensemble e allows maximum batch size 4, but it contains model batched which only allows maximum batch "
+            r"size to be 2: .* step 0"
+        ),
+    ):
         check(ensemble(step("batched", {"IN": "IN"}, {"OUT": "OUT"}), max_batch_size=4))
 
 

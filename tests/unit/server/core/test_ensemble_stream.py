@@ -261,7 +261,10 @@ def test_parallel_decoupled_steps_are_rejected() -> None:
     model = replace(chain("d1", "d2"), outputs=(TensorSpec("x", "FP32", (2,)), TensorSpec("y", "FP32", (2,))))
     model = replace(model, ensemble_steps=(step("d1", "IN", "x"), step("d2", "IN", "y")))
     configs = [replace(config(name), decoupled=True) for name in ("d1", "d2")]
-    with pytest.raises(ConfigError, match=r"step 0 \('d1'\) and step 1 \('d2'\) use decoupled models in parallel"):
+    with pytest.raises(
+        ConfigError,
+        match=r"receives inputs originated from different decoupled models: step 0 \('d1'\) and step 1 \('d2'\) use",
+    ):
         flow_of(model, configs)
 
 

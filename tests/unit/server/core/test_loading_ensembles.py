@@ -70,7 +70,7 @@ async def test_invalid_graph_is_reported_with_its_file(tmp_path: Path) -> None:
     async with serving(tmp_path) as (control, _):
         with pytest.raises(ModelLoadError) as raised:
             await control.load("e", None, {})
-        assert "is not used: no step has it in its input_map" in raised.value.message
+        assert "' is not used: no step has it in its input_map" in raised.value.message
         assert raised.value.message.endswith(f"({config})")
 
 
@@ -78,7 +78,7 @@ async def test_cycle_of_ensembles_is_rejected(tmp_path: Path) -> None:
     write_ensemble(tmp_path, "e", "f")
     write_ensemble(tmp_path, "f", "e")
     async with serving(tmp_path) as (control, _):
-        with pytest.raises(ModelLoadError, match="circular dependency: a load would wait for itself: f → e → f"):
+        with pytest.raises(ModelLoadError, match=r"between ensembles: f -> \.\.\. -> e -> f: a load .* f → e → f"):
             await asyncio.wait_for(control.load("e", None, {}), 60)
 
 
@@ -91,7 +91,9 @@ async def test_reload_that_closes_a_cycle_is_rejected(tmp_path: Path) -> None:
         config = tmp_path / "e" / "config.pbtxt"
         for step in ("f", "e"):
             config.write_text(config.read_text().replace('model_name: "a"', f'model_name: "{step}"'))
-            with pytest.raises(ModelLoadError, match=f"circular dependency: step 0 of ensemble 'e', model '{step}'"):
+            with pytest.raises(
+                ModelLoadError, match=f"circular dependency between ensembles: step 0 of ensemble 'e', model '{step}'"
+            ):
                 await control.load("e", None, {})
             config.write_text(config.read_text().replace(f'model_name: "{step}"', 'model_name: "a"'))
         assert not isinstance(await ask(inference, "f"), ConchError)
@@ -115,7 +117,7 @@ async def test_reload_of_a_step_with_another_shape_makes_the_ensemble_not_ready(
         await control.load("e", None, {})
         write(tmp_path, "a", dims=3)
         await control.load("a", None, {})
-        with pytest.raises(Unavailable, match="tensor 'IN' does not fit"):
+        with pytest.raises(Unavailable, match="ensemble tensor IN: inconsistent shape"):
             inference.infer(inference.model("e", None), request(name="e"), Caller())
         assert not await inference.model_ready("e", None)
         write(tmp_path, "a", dims=2)
@@ -133,6 +135,27 @@ async def test_missing_steps_are_reported_with_their_causes(tmp_path: Path) -> N
     assert "contains models that are not available or ambiguous: broken, gone; step 0: model 'broken' " in message
     assert "step 1: Request for unknown model: 'gone' is not found" in message
     assert str(tmp_path / "e" / "config.pbtxt") in message
+
+
+@pytest.mark.parametrize("version", [9, -2])
+async def test_steps_without_the_required_version(tmp_path: Path, version: int) -> None:
+    write(tmp_path, "a")
+    write_ensemble(tmp_path, "e", "a")
+    config = tmp_path / "e" / "config.pbtxt"
+    config.write_text(config.read_text().replace("model_version: -1", f"model_version: {version}"))
+    async with serving(tmp_path) as (control, _):
+        expected = f"ensemble 'e' depends on 'a' whose required version {version} is not loaded."
+        with pytest.raises(ModelLoadError, match=expected):
+            await control.load("e", None, {})
+
+
+async def test_steps_that_failed_to_load(tmp_path: Path) -> None:
+    write(tmp_path, "a", extra="version_policy { specific { versions: [7] } }")
+    write_ensemble(tmp_path, "e", "a")
+    async with serving(tmp_path) as (control, _):
+        expected = r"ensemble 'e' depends on 'a' which has no loaded version\. Model 'a' loading failed with error: .*7"
+        with pytest.raises(ModelLoadError, match=expected.replace("7", "at least one version must be available")):
+            await control.load("e", None, {})
 
 
 async def test_decoupled_step_makes_the_ensemble_decoupled(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from conch.domain.triton_messages import config_datatype
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """One end of a connection between two steps: owner, tensor name, datatype and shape."""
+    """One end of a connection between two steps: owner, its model, tensor name, datatype and shape."""
 
     owner: str
+    model: str
     name: str
     datatype: str
     shape: tuple[int, ...]
@@ -29,7 +30,7 @@ class _End:
         return self.shape[1:] if self.batched else self.shape
 
     def __str__(self) -> str:
-        return f"{self.owner} '{self.name}' {self.datatype}[{','.join(map(str, self.shape))}]"
+        return f"{self.owner} '{self.name}' {self.datatype}{_dims_text(self.shape)}"
 
 
 def check_ensemble(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> None:
@@ -42,9 +43,9 @@ def check_ensemble(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> None
         _check_names(ensemble, number, step, config)
         if config.max_batch_size < ensemble.max_batch_size and config.max_batch_size > 0:
             raise ConfigError(
-                f"ensemble '{ensemble.name}' allows maximum batch size {ensemble.max_batch_size}, "
-                f"but its step {number}, model '{config.name}', allows {config.max_batch_size}: "
-                "lower max_batch_size of the ensemble to it"
+                f"ensemble {ensemble.name} allows maximum batch size {ensemble.max_batch_size}, but it contains model "
+                f"{config.name} which only allows maximum batch size to be {config.max_batch_size}: lower "
+                f"max_batch_size of the ensemble to that of step {number}"
             )
     for _, tensor, source, target in _connections(ensemble, models):
         _check_fit(ensemble, tensor, source, target)
@@ -108,48 +109,42 @@ def _connections(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> Iterat
 def _end(owner: str, spec: TensorSpec, config: ModelConfig, *, own: bool = False) -> _End:
     batched = config.max_batch_size > 0
     shape = (-1, *spec.dims) if batched else spec.dims
-    return _End(owner, spec.name, spec.datatype, shape, batched, own)
+    return _End(owner, config.name, spec.name, spec.datatype, shape, batched, own)
 
 
 def _check_names(ensemble: ModelConfig, number: int, step: EnsembleStep, config: ModelConfig) -> None:
-    for kind, mapped, specs in (
-        ("input", step.input_map, config.inputs),
-        ("output", step.output_map, config.outputs),
+    for kind, mapping, mapped, specs in (
+        ("input", "mapping to", step.input_map, config.inputs),
+        ("output", "mapped from", step.output_map, config.outputs),
     ):
         known = dict.fromkeys(spec.name for spec in specs)
         for inner, tensor in mapped.items():
             if inner not in known:
                 raise ConfigError(
-                    f"in ensemble {ensemble.name}, ensemble tensor {tensor} is mapping to non-existing {kind} {inner} "
+                    f"in ensemble {ensemble.name}, ensemble tensor {tensor} is {mapping} non-existing {kind} {inner} "
                     f"in model {config.name}: step {number}, whose {kind}s are {', '.join(known) or 'none'}"
                 )
     missing = [spec.name for spec in config.inputs if not spec.optional and spec.name not in step.input_map]
     if missing:
         raise ConfigError(
-            f"ensemble '{ensemble.name}': step {number} has no mapping for input '{missing[0]}' "
-            f"of model '{config.name}', which requires it"
+            f"in ensemble {ensemble.name}, input {missing[0]} in model {config.name} is not mapped to any ensemble "
+            f"tensors: step {number} requires it"
         )
 
 
 def _check_fit(ensemble: ModelConfig, tensor: str, source: _End, target: _End) -> None:
-    where = f"ensemble '{ensemble.name}': tensor '{tensor}' does not fit"
+    first, second = (target, source) if target.is_ensembles else (source, target)
     if source.datatype != target.datatype:
-        raise ConfigError(
-            f"{where}, inconsistent data type: {source} gives {source.datatype}, {target} takes {target.datatype}; "
-            + _remedy(source, target)
-        )
-    if _agree(source.shape, target.shape) or _agree(source.dims, target.dims):
+        what, ours, theirs = "data type", config_datatype(first.datatype), config_datatype(second.datatype)
+    elif _agree(source.shape, target.shape) or _agree(source.dims, target.dims):
         return
-    if len(source.shape) != len(target.shape):
-        raise ConfigError(
-            f"{where}, inconsistent shape: {source} and {target} differ in rank; " + _remedy(source, target)
-        )
-    for axis, (gives, takes) in enumerate(zip(source.shape, target.shape, strict=True)):
-        if -1 not in (gives, takes) and gives != takes:
-            raise ConfigError(
-                f"{where}, inconsistent shape: {source} and {target} differ in dimension {axis}, {gives} against "
-                f"{takes}; " + _remedy(source, target)
-            )
+    else:
+        what, ours, theirs = "shape", _dims_text(first.shape), _dims_text(second.shape)
+    raise ConfigError(
+        f"in ensemble {ensemble.name}, ensemble tensor {tensor}: inconsistent {what}: {ours} is inferred from model "
+        f"{first.model} while {theirs} is inferred from model {second.model}: {source}, {target}; "
+        + _remedy(source, target)
+    )
 
 
 def _agree(source: Sequence[int], target: Sequence[int]) -> bool:
@@ -157,6 +152,10 @@ def _agree(source: Sequence[int], target: Sequence[int]) -> bool:
     return len(source) == len(target) and all(
         -1 in (gives, takes) or gives == takes for gives, takes in zip(source, target, strict=True)
     )
+
+
+def _dims_text(shape: Sequence[int]) -> str:
+    return f"[{','.join(map(str, shape))}]"
 
 
 def _remedy(source: _End, target: _End) -> str:

@@ -32,8 +32,8 @@ def check_nesting(catalog: Catalog, ensemble: ModelConfig, namespace: str) -> No
         except (NotFound, InvalidRequest):
             continue
         cycle = (
-            f"circular dependency: step {number} of ensemble '{ensemble.name}', model '{step.model_name}', "
-            f"has '{ensemble.name}' among its own steps"
+            f"circular dependency between ensembles: step {number} of ensemble '{ensemble.name}', model "
+            f"'{step.model_name}', has '{ensemble.name}' among its own steps"
         )
         top = ModelId(namespace, ensemble.name)
         if served.id == top:

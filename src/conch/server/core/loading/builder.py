@@ -211,22 +211,40 @@ class ModelBuilder:
         configs: list[ModelConfig] = []
         missing: list[str] = []
         causes: list[str] = []
+        unmet: list[str] = []
         for number, step in enumerate(config.ensemble_steps):
             try:
                 served = self._catalog.of_step(namespace, step)
                 configs.append(served.config)
             except (NotFound, InvalidRequest) as error:
-                missing.append(step.model_name)
                 model = ModelId(step.model_namespace or namespace, step.model_name)
                 cause = self._reasons_not_served(model) or error.message + self._suggestion(model.name)
                 causes.append(f"step {number}: {cause}")
+                if not (dependency := self._unmet_dependency(model, step.model_version)):
+                    missing.append(step.model_name)
+                unmet.append(f"ensemble '{config.name}' depends on '{step.model_name}' {dependency}")
         if missing:
             names = ", ".join(dict.fromkeys(missing))
             raise ConfigError(
                 f"ensemble {config.name} contains models that are not available or ambiguous: {names}; "
                 + "; ".join(_shortened(causes))
             )
+        if unmet:
+            raise ConfigError("; ".join(_shortened(unmet)))
         return configs
+
+    def _unmet_dependency(self, model: ModelId, version: int) -> str:
+        """Return what an ensemble lacks of a known model, in Triton's words; "" for other models."""
+        if self._catalog.served(model):
+            return f"whose required version {version} is not loaded."
+        failed = [
+            f"version {number} is at UNAVAILABLE state: {record.reason};"
+            for number, record in self._catalog.records().get(model, {}).items()
+            if record.failed and not record.unread
+        ]
+        if not failed:
+            return ""
+        return f"which has no loaded version. Model '{model}' loading failed with error: {' '.join(failed)}"
 
     def _reasons_not_served(self, model: ModelId) -> str:
         """Return why the versions of a model are not served; "" for a served or unknown model."""

@@ -22,12 +22,15 @@ class LoadWaits:
         self._waits: list[tuple[ModelId, ModelId]] = []  # (waiter, awaited)
 
     @contextmanager
-    def waiting(self, waiter: ModelId, awaited: ModelId) -> Iterator[None]:
+    def waiting(self, waiter: ModelId, awaited: ModelId, *, ensembles: bool = False) -> Iterator[None]:
         """Within the block, `waiter` waits for `awaited`. Raises ModelLoadError, naming the cycle, for a deadlock."""
         path = self._path(awaited, waiter)
         if path:
             cycle = " → ".join(map(str, (waiter, *path)))
-            raise ModelLoadError(f"circular dependency: a load would wait for itself: {cycle}", Code.INVALID_ARG)
+            between = f" between ensembles: {waiter} -> ... -> {(waiter, *path)[-2]} -> {waiter}" if ensembles else ""
+            raise ModelLoadError(
+                f"circular dependency{between}: a load would wait for itself: {cycle}", Code.INVALID_ARG
+            )
         self._waits.append((waiter, awaited))
         try:
             yield

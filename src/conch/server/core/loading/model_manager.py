@@ -403,7 +403,7 @@ class ModelManager:
         self._steps_of_loads[ensemble].add(model)
         # Deeper nesting is rejected in any case, and each level takes several stack frames.
         if not self._catalog.served(model) and depth <= MAX_ENSEMBLE_DEPTH:
-            with self._waits.waiting(ensemble, model), suppress(ConchError):  # which is logged
+            with self._waits.waiting(ensemble, model, ensembles=True), suppress(ConchError):  # which is logged
                 await self._load(model, None, tried=tried, depth=depth + 1)
 
     @asynccontextmanager

@@ -90,7 +90,11 @@ class MessageLoop:
             if hasattr(model, "auto_complete_config"):
                 config = model.auto_complete_config(ModelConfig(document))
                 if not isinstance(config, ModelConfig):
-                    raise TypeError("auto_complete_config must return the ModelConfig that it was passed")
+                    raise TypeError(
+                        "auto_complete_config function in model '{}' must return a valid pb.ModelConfig object.".format(
+                            json.loads(document)["name"]
+                        )
+                    )
                 document = json.dumps(config.as_dict())
         except BaseException as failure:
             error = describe(failure)

@@ -103,9 +103,10 @@ class ModelConfig:
         configured.update({key: list(value) if key == "dims" else value for key, value in tensor.items()})
 
     def _only(self, known: Iterable[str], properties: Iterable[str], where: str) -> None:
+        names = ["'{}'".format(name) for name in known]
+        allowed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
         for unknown in set(properties).difference(known):
             raise ValueError(
-                "{} in auto-complete-config function for model '{}' contains property '{}' other than {}.".format(
-                    where, self._name, unknown, ", ".join("'{}'".format(name) for name in known)
-                )
+                "{} in auto-complete-config function for model '{}' contains property other than {}. "
+                "Unknown: '{}'".format(where, self._name, allowed, unknown)
             )

@@ -11,7 +11,7 @@ from typing import ClassVar, Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from conch.base.errors import ConchError
+from conch.base.errors import ConchError, Unsupported
 from conch.domain.tensor import Destination, Tensor
 
 SEQUENCE_START: Final = 1
@@ -21,6 +21,16 @@ ParameterValue: TypeAlias = bool | int | float | str
 
 # Allocates that many bytes, or returns None; may be called in any thread.
 Room: TypeAlias = Callable[[int], npt.NDArray[np.uint8] | None]
+
+
+MAX_CORRELATION_ID_BYTES: Final = 128
+
+
+def checked_correlation_id(text: str) -> str:
+    """Return a string correlation ID. Raises Unsupported, as Triton does, if it is too long."""
+    if len(text) > MAX_CORRELATION_ID_BYTES or len(text.encode()) > MAX_CORRELATION_ID_BYTES:
+        raise Unsupported(f"string correlation ID cannot be longer than {MAX_CORRELATION_ID_BYTES} characters")
+    return text
 
 
 class Timeline:

@@ -220,6 +220,10 @@ def test_state_that_the_server_keeps(ask: Ask) -> None:
             {"sequence_id": "three", "sequence_start": True},
             "sequence batching control 'CORRID' data-type is 'BYTES', but model 'oldest' expects 'UINT64'",
         ),
+        (
+            {"sequence_id": "é" * 65, "sequence_start": True},
+            "string correlation ID cannot be longer than 128 characters",
+        ),
     ],
 )
 def test_a_request_that_belongs_to_no_sequence_is_refused(ask: Ask, options: dict[str, Any], said: str) -> None:

@@ -15,7 +15,15 @@ import orjson
 
 from conch.base.errors import BackendError, InvalidRequest, request_prefix
 from conch.domain.model_config import ModelConfig
-from conch.domain.request import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, ParameterValue, Timeline
+from conch.domain.request import (
+    SEQUENCE_END,
+    SEQUENCE_START,
+    InferRequest,
+    InferResponse,
+    ParameterValue,
+    Timeline,
+    checked_correlation_id,
+)
 from conch.domain.tensor import BYTES, DATATYPES, MAX_RANK, Buffer, Tensor, byte_size, pack_bytes
 from conch.protocols.json_document import (
     MAX_UINT64,
@@ -253,7 +261,7 @@ def read_parameters(request: InferRequest, parameters: dict[str, Any]) -> bool:
 def _sequence_id(value: Any) -> int | str:
     if type(value) is int and 0 <= value <= MAX_UINT64:
         return value
-    return text(value, "sequence_id")
+    return checked_correlation_id(text(value, "sequence_id"))
 
 
 def parameter(key: str, value: Any) -> ParameterValue:

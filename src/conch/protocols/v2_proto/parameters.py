@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from conch.base.errors import ConchError, InvalidRequest
-from conch.domain.request import SEQUENCE_END, SEQUENCE_START, InferRequest, ParameterValue
+from conch.domain.request import SEQUENCE_END, SEQUENCE_START, InferRequest, ParameterValue, checked_correlation_id
 
 # `map<string, InferParameter>` and InferParameter, which protobuf creates at run time.
 ParameterMap: TypeAlias = Any
@@ -36,7 +36,9 @@ def decode_parameters(parameters: ParameterMap, request: InferRequest) -> bool:
     for key, value in parameters.items():
         if key == "sequence_id":
             kind = _kind(key, value, "int64_param", "uint64_param", "string_param")
-            request.correlation_id = value.string_param if kind == "string_param" else _unsigned(key, value)
+            request.correlation_id = (
+                checked_correlation_id(value.string_param) if kind == "string_param" else _unsigned(key, value)
+            )
         elif key == "sequence_start":
             request.flags |= SEQUENCE_START if _flag(key, value) else 0
         elif key == "sequence_end":

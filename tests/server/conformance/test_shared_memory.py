@@ -172,6 +172,14 @@ def test_a_region_is_looked_up_each_time(regions: Regions) -> None:
     shared_memory.destroy_shared_memory_region(first)
 
 
+def test_regions_are_listed_by_name(regions: Regions) -> None:
+    for name in ("out", "in", "also"):
+        regions.share(name, IN)
+    rows = regions.client.get_system_shared_memory_status()
+    if isinstance(rows, list):  # a map in gRPC
+        assert [row["name"] for row in rows] == ["also", "in", "out"]
+
+
 # ---- regions that change or go
 
 

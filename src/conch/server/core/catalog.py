@@ -116,7 +116,7 @@ class Catalog:
         """Return all versions, those of one model, or one, for statistics. Raises InvalidRequest as Triton does."""
         self.check_started()
         if not name:
-            return list(self)
+            return sorted(self, key=lambda model: (model.id, model.version))
         versions = self._served.get(name)
         if not versions:
             raise InvalidRequest(f"requested model '{name}' is not available{_after(self.unserved(name))}")

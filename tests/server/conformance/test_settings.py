@@ -86,6 +86,8 @@ def test_trace_settings_that_are_wrong_change_nothing(client: Any) -> None:
     assert refusal(client.update_trace_settings, "nope", {})[1] == "Request for unknown model : nope"
     assert plain(client.get_trace_settings("addsub")) == OFF
     assert plain(client.update_trace_settings("addsub", {"unknown": "1"})) == OFF
+    for level in ("MIN", "MAX", "timestamps"):  # MIN and MAX are levels of the command line only
+        assert plain(client.update_trace_settings(None, {"trace_level": [level]})) == OFF
 
 
 def test_log_settings(client: Any, conch: ConchProcess) -> None:

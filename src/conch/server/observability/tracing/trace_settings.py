@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from conch.base.errors import InvalidRequest, Unsupported
-from conch.server.options.trace import MAX_COUNT, MAX_RATE, TRITON, TraceOptions, level_of, ordered_levels
+from conch.server.options.trace import LEVELS, MAX_COUNT, MAX_RATE, TRITON, TraceOptions, ordered_levels
 
 # Settings by their names in the protocol; None resets a setting.
 Changes: TypeAlias = Mapping[str, Sequence[str] | None]
@@ -145,12 +145,7 @@ class TraceSettings:
 
 def _levels(names: Sequence[str]) -> tuple[str, ...] | None:
     """Parse levels; unknown names are ignored, as in Triton. Return None if there is no known one."""
-    levels = []
-    for name in names:
-        try:
-            levels.append(level_of(name))
-        except ValueError:
-            continue
+    levels = [name for name in names if name in (*LEVELS, "OFF")]
     if "OFF" in levels and len(names) > 1:
         raise InvalidRequest("Expect only one trace level 'OFF' is specified")
     return ordered_levels(levels) if levels else None

@@ -16,8 +16,11 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc as triton
+from onnx import helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
+from tests.server.backends.makers import config
+from tests.server.backends.onnxruntime.onnx_models import FP32, write_model
 from tests.server.load import until
 from tests.support.models import ECHO, tensor, write_ensemble, write_python
 from tests.support.server_process import ConchProcess
@@ -106,6 +109,24 @@ def test_a_load_that_does_not_end_cannot_outlast_the_exit_timeout(
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(TIMEOUT_S) == 1
         assert "a model is still loading; exiting without waiting for it" in server.text
+
+
+@pytest.mark.parametrize("warmed", [False, True])
+def test_ctrl_c_ends_a_server_whose_native_code_loads_or_warms_up_with_status_0(tmp_path: Path, warmed: bool) -> None:
+    table = numpy_helper.from_array(np.ones((1000, 1000), np.float32), "P0")
+    nodes = [helper.make_node("MatMul", [f"P{number}", "P0"], [f"P{number + 1}"]) for number in range(80)]
+    if warmed:  # the input keeps the load from computing the graph
+        nodes[0] = helper.make_node("MatMul", ["IN", "P0"], ["P1"])
+    nodes.append(helper.make_node("Add", ["IN", "P80"], ["OUT"]))
+    kind = (FP32, [1000, 1000])
+    write_model(tmp_path / "models" / "m", nodes, {"IN": kind}, {"OUT": kind}, initializers=[table])
+    sample = 'inputs { key: "IN" value { data_type: TYPE_FP32 dims: [1000, 1000] zero_data: true } }'
+    config(tmp_path / "models" / "m", "onnxruntime", f'model_warmup {{ name: "w" {sample} }}' if warmed else "")
+    with starting(ConchProcess(tmp_path / "models", log=tmp_path / "log", wait="live")) as server:
+        wait_for(lambda: "intra-op threads" in server.text if warmed else "loading: m:1" in server.text)
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(TIMEOUT_S) == 0
+        assert "terminate called" not in server.text
 
 
 def test_sighup_stops_gracefully(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

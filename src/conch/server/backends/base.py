@@ -146,6 +146,9 @@ class Instance(Worker):
         """What allocates memory for inputs, in any thread, that the instance need not copy; None if it has none."""
         return None
 
+    def abandon(self) -> None:
+        """End once a cancelled `start` or warm-up has returned, without waiting for that."""
+
     async def check_ready(self) -> bool:
         """Return the model's own answer (`is_ready` of a Python model), by default `ready`."""
         return self.ready

@@ -179,6 +179,12 @@ class ThreadedInstance(Instance):
         await self._ended.wait()
         self._thread.join()
 
+    def abandon(self) -> None:
+        if self._thread is not None:
+            self._batches[0].put(None)
+            # The server waits for its executor: the interpreter must not end while native code loads or computes.
+            asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
     def _run_thread(self, loop: asyncio.AbstractEventLoop, loaded: "asyncio.Future[None]") -> None:
         try:
             pin_thread(self.plan.source.cores)

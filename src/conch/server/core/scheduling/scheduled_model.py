@@ -151,7 +151,12 @@ class ScheduledModel(ServedModel):
         self._timer.start()
         for instance in self.instances:
             self._own(instance)
-        failure = await _start_instances(self.instances, self.on_warm_up)
+        try:
+            failure = await _start_instances(self.instances, self.on_warm_up)
+        except asyncio.CancelledError:  # the server stops
+            for instance in self.instances:
+                instance.abandon()
+            raise
         if failure is not None:
             await self.stop()
             raise failure

@@ -4,8 +4,6 @@ Models in Python need only this package's names: `@conch.model` declares one, `c
 and `conch.TestClient` calls them in tests. All are imported on first use.
 """
 
-from typing import Any
-
 __version__ = "0.1.0"
 
 _DECLARATIONS = "conch.server.backends.child.conch_child.python.app.declare"
@@ -15,7 +13,7 @@ _PLACES = dict.fromkeys(("Image", "InvalidInput", "Tensor", "endpoint", "model")
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _PLACES:
         raise AttributeError(f"module 'conch' has no attribute '{name}'")
     from importlib import import_module

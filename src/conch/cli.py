@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import sys
 from codecs import lookup
 from importlib import import_module
@@ -28,6 +29,8 @@ def main() -> None:
         command = commands()[name]
         try:
             run = getattr(import_module(f"conch.{command.module}"), name.replace("-", "_"))
+            if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # of __main__
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             status = run(arguments[1:])
             print(end="", flush=True)
         except ModuleNotFoundError as error:

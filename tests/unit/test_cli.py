@@ -1,8 +1,11 @@
 """The `conch` command itself."""
 
 import re
+import signal
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -111,3 +114,17 @@ main()
 def test_ctrl_c_during_the_imports_of_a_command_shows_no_traceback() -> None:
     result = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "conch run: interrupted\n")
+
+
+@pytest.mark.parametrize("module", ["conch.cli", "conch.clients.run.command"])
+def test_ctrl_c_during_the_imports_of_the_script_shows_no_traceback(module: str) -> None:
+    script = INTERRUPTED_IMPORT.replace("from conch.cli import main\n", "import runpy\n")
+    script = script.replace("main()", "runpy.run_module('conch', run_name='__main__')")
+    script = script.replace("conch.clients.run.command", module)
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout, result.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_the_installed_script_is_what_python_m_conch_runs() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert project["project"]["scripts"]["conch"] == "conch.__main__:main"

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from conch.base.errors import ConchError
+from conch.base.errors import ConchError, InvalidRequest
 from conch.clients.run.command import run_parser
 from conch.clients.run.memory import check_memory
 from conch.clients.run.source import RunSource, chats, find_source
@@ -267,6 +267,27 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
         with pytest.raises(ConchError) as caught:
             find_source(given(str(tmp_path / name)))
         assert f"'{tmp_path / name}' {words}" in caught.value.message
+
+
+def test_a_folder_without_a_model_near_its_top_is_refused_without_a_scan_below(tmp_path: Path) -> None:
+    (tmp_path / "proc" / "1").mkdir(parents=True)
+    (tmp_path / "photos" / "2024" / "summer").mkdir(parents=True)
+    (tmp_path / "home" / "files").mkdir(parents=True)
+    with pytest.raises(InvalidRequest, match=f"'{tmp_path}' contains no model: expected "):
+        find_source(given(str(tmp_path)))
+    (tmp_path / "home" / "m" / "1").mkdir(parents=True)
+    (tmp_path / "home" / "m" / "1" / "model.py").touch()
+    with pytest.raises(InvalidRequest, match=f"; '{tmp_path / 'home'}' is a model repository$"):
+        find_source(given(str(tmp_path)))
+    assert find_source(given(str(tmp_path / "home"))).flags == (f"--model-repository={tmp_path / 'home'}",)
+
+
+def test_a_link_to_itself_in_a_repository_is_named(tmp_path: Path) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "config.pbtxt").touch()
+    (tmp_path / "again").symlink_to("again")
+    with pytest.raises(ConchError, match=f"'{tmp_path / 'again'}' in model repository '{tmp_path}' cannot be read: Too"):
+        find_source(given(str(tmp_path))).models()
 
 
 def test_the_command_prints_the_refusal_in_ascii(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Find what `conch run X` is asked to serve, and present it as a model repository without copying large files."""
 
+import os
 from argparse import Namespace
 from ast import PyCF_ONLY_AST
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from conch.base.errors import InvalidRequest, NotFound
 from conch.base.suggestion import did_you_mean
 from conch.clients.run.model_store import HUB, model_store, pulled
+from conch.domain.files.model_folder import is_model_name
 from conch.domain.llm.text_model import is_pooling
 from conch.server.repository.model_entry import EntryOptions, entry_of, link, write_entry
 from conch.server.repository.model_kinds import is_model_folder, name_of
@@ -101,10 +103,37 @@ def _of_folder(folder: Path, given: Namespace) -> RunSource:
     if is_model_folder(folder):
         _refuse_unused(given, _CONFIGURED)
         return _of_model_folder(folder, str(folder), given.name)
-    if any(is_model_folder(entry) for entry in folder.iterdir() if not entry.name.startswith(".")):
+    if _is_repository(folder):
         _refuse_unused(given, _CONFIGURED, (*_INSTANCES, *_ENTRY, "name"))
         return RunSource((f"--model-repository={folder}",), Repository([folder]), str(folder))
-    return _linked(folder, given)
+    try:
+        return _linked(folder, given)
+    except InvalidRequest as error:
+        readable = (entry for entry in _folders(folder) if os.access(entry, os.R_OK))
+        inside = next((entry for entry in readable if any(map(_is_model, _folders(entry)))), None)
+        if inside is None:
+            raise
+        raise InvalidRequest(f"{error.message}; '{inside}' is a model repository") from None
+
+
+def _is_repository(folder: Path) -> bool:
+    """Whether a folder has a model, or only folders that are meant as models: others can be a whole disk."""
+    folders = _folders(folder)
+    return any(map(_is_model, folders)) or (bool(folders) and all(map(_looks_like_model, folders)))
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Return the folders in a folder that can be models."""
+    return sorted(entry for entry in folder.iterdir() if is_model_name(entry.name) and entry.is_dir())
+
+
+def _is_model(folder: Path) -> bool:
+    """Whether a folder has a configuration, or a model's file in a version folder."""
+    return any(os.access(path, os.R_OK) for path in (folder / "config.pbtxt", *folder.glob("[0-9]*/model.*")))
+
+
+def _looks_like_model(folder: Path) -> bool:
+    return os.access(folder, os.R_OK) and is_model_folder(folder)
 
 
 def _of_model_folder(folder: Path, text: str, name: str = "") -> RunSource:

@@ -25,7 +25,8 @@ class LocalRoot:
             with os.scandir(self._path) as entries:
                 return [entry.name for entry in entries if is_model_name(entry.name) and entry.is_dir()]
         except OSError as error:
-            raise ConfigError(f"model repository '{self._path}' cannot be read: {error.strerror}") from error
+            place = f"'{error.filename}' in " if Path(error.filename) != self._path else ""
+            raise ConfigError(f"{place}model repository '{self._path}' cannot be read: {error.strerror}") from error
 
     def scan(self) -> Mapping[str, Fingerprint]:
         """Return the fingerprints of all models. Raises ConfigError if the root itself is a model's folder."""

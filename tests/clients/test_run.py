@@ -220,3 +220,28 @@ def test_a_prompt_for_a_model_without_language_is_refused(home: Path) -> None:
     assert "is not a language model, so it takes no prompt" in result.stderr
     settings = conch(home, "run", str(DIGITS), "--temperature=0", "--max-tokens=3")
     assert settings.stderr.startswith("conch run: --temperature, --max-tokens would have no effect with ")
+
+
+UNDECLARED = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        read = pb_utils.get_input_tensor_by_name
+        tensors = [pb_utils.Tensor("OUTPUT0", read(request, "INPUT0").as_numpy() * 2) for request in requests]
+        return [pb_utils.InferenceResponse([tensor]) for tensor in tensors]
+"""
+
+
+def test_the_plate_of_a_model_without_tensors_has_the_method_that_declares_them(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(UNDECLARED)
+    with Running(home, str(tmp_path / "model.py"), "--name=m") as server:
+        assert "inputs  none declared, so requests that have inputs are refused." in server.text
+        assert "curl" not in server.text
+        assert "inputs     none declared" in conch(home, "show", "m").stdout
+        _, method = server.text.split("declares them:\n")
+    (tmp_path / "model.py").write_text(UNDECLARED + method.partition("\nCtrl-C")[0])
+    with Running(home, str(tmp_path / "model.py"), "--name=m") as server:
+        assert '"data":[2.0]' in printed_by(server.curl)
+        assert "'data': [2.0]" in printed_by([sys.executable, "-c", server.python])

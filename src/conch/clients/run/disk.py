@@ -195,8 +195,8 @@ class RunningModel:
             "memory": "" if loaded.memory is None else size_text(loaded.memory),
             "context": f"{loaded.context_length} tokens" if loaded.context_length else "",
             # Those of all language models are the same.
-            "inputs": "" if loaded.context_length else _listed(shown["inputs"]),
-            "outputs": "" if loaded.context_length else _listed(shown["outputs"]),
+            "inputs": "" if loaded.context_length else _listed(shown["inputs"]) or "none declared",
+            "outputs": "" if loaded.context_length else _listed(shown["outputs"]) or "none declared",
             "parameters": ", ".join(f"{name}={value}" for name, value in shown["parameters"].items()),
             "degraded": ", ".join(loaded.degraded),
         }

@@ -15,6 +15,14 @@ from conch.server.server import Server
 
 _MAX_REQUESTS = 4  # models with a request to copy
 
+_UNDECLARED = """inputs  none declared, so requests that have inputs are refused. A method of the class declares them:
+
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [-1]})
+        config.add_output({"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [-1]})
+        return config"""
+
 
 def print_plate(server: Server, given: Namespace, need: int, seconds: str) -> None:
     """Print the facts of a server whose models are ready; `seconds` says after how many."""
@@ -37,6 +45,9 @@ def print_plate(server: Server, given: Namespace, need: int, seconds: str) -> No
     for model in models[:_MAX_REQUESTS]:
         if several:
             console.print(f"\n{model.config.name}:")
+        if not _declares(model):
+            console.print(_UNDECLARED)
+            continue
         if not isinstance(model, GenerativeModel):
             console.print(f"inputs  {tensors(model.config.inputs)}\noutputs {tensors(model.config.outputs)}")
         console.print(f"\n{curl(record.url, model.config, api=_api(model), with_key=with_key)}")
@@ -44,7 +55,8 @@ def print_plate(server: Server, given: Namespace, need: int, seconds: str) -> No
             console.print("with an image of yours: cat photo.jpg instead of echo … | base64 -d")
     if len(models) > _MAX_REQUESTS:
         console.print(f"\n{record.url}/v2/models/NAME has the inputs of the other {len(models) - _MAX_REQUESTS} models")
-    console.print(f"\n{python(record.url, models[0].config, api=_api(models[0]), with_key=with_key)}")
+    for model in filter(_declares, models[:1]):
+        console.print(f"\n{python(record.url, model.config, api=_api(model), with_key=with_key)}")
     console.print("\nCtrl-C stops the server; conch ps shows it.")
 
 
@@ -65,6 +77,10 @@ def engine_devices(server: Server) -> str:
     return ", ".join(
         sorted({device(model) for model in server.inference.models() if isinstance(model, GenerativeModel)})
     )
+
+
+def _declares(model: ServedModel) -> bool:
+    return isinstance(model, GenerativeModel) or bool(model.config.inputs or model.config.outputs)
 
 
 def _place(model: ServedModel) -> str:

@@ -9,6 +9,7 @@ from importlib import import_module
 from io import TextIOWrapper
 
 from conch.base.command_line.command_table import commands, tasks
+from conch.base.command_line.say import folded
 from conch.base.extras import install_command
 
 _INTERRUPTED = 130
@@ -77,10 +78,11 @@ def _without_command(arguments: list[str]) -> None:
     from conch.base.build_info import build_line
     from conch.base.command_line.command_parser import CommandParser
 
+    about = "An inference server for Triton's model repositories, in Python."
     parser = CommandParser(
         "conch",
         usage="conch [-h] [--version] COMMAND …",
-        description="An inference server for Triton's model repositories, in Python.",
+        description=folded(about, sys.stdout, 0),
         epilog=_command_list(),
         formatter_class=RawDescriptionHelpFormatter,
     )
@@ -96,9 +98,10 @@ def _without_command(arguments: list[str]) -> None:
 
 
 def _command_list() -> str:
-    """Return the commands by task, a line each."""
+    """Return the commands by task, a line each, or more on a narrow terminal."""
     width = max(map(len, commands()))
     lines: list[str] = []
     for task, named in tasks().items():
         lines += [f"{task}:", *(f"  {name:<{width}}  {command.help}" for name, command in named.items()), ""]
-    return "\n".join([*lines, "conch COMMAND --help describes a command."])
+    lines = [folded(line, sys.stdout, width + 4) for line in lines]
+    return "\n".join([*lines, folded("conch COMMAND --help describes a command.", sys.stdout, 0)])

@@ -26,6 +26,7 @@ from rich.text import Text
 from conch import __version__
 from conch.base.build_info import is_compiled
 from conch.base.command_line.command_parser import CommandParser, LaidOutHelp
+from conch.base.command_line.say import folded
 from conch.base.control_characters import printable
 from conch.base.errors import ConchError, Unavailable
 from conch.base.extras import DISTRIBUTION, install_command
@@ -47,7 +48,6 @@ _MIN_PROCESSES = 1024
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies")
 _UNSYNCHRONIZED = 5  # TIME_ERROR of adjtimex
 _TIMEX_BYTES = 512  # more than struct timex
-_WIDTH = 100
 # Module → extra that installs it, and what needs it.
 _EXTRAS = {
     "onnxruntime": ("onnxruntime", "models of onnxruntime"),
@@ -118,11 +118,12 @@ def _print(diagnoses: Sequence[Diagnosis]) -> None:
         if diagnosis.area != area:
             area = diagnosis.area
             console.print(Text(area, "bold"))
-        line = Text(f"  {diagnosis.level:<8}", styles[diagnosis.level])
-        console.print(line.append(printable(f"{diagnosis.check}: {diagnosis.found}"), ""))
-        for label, text in (("costs", diagnosis.costs), ("cure", diagnosis.cure)):
-            if text:
-                console.print(Text(printable(f"           {label:<6}{text}")))
+        line = folded(printable(f"  {diagnosis.level:<8}{diagnosis.check}: {diagnosis.found}"), sys.stdout, 10)
+        console.print(Text.assemble((line[:10], styles[diagnosis.level]), line[10:]))
+        if diagnosis.costs:
+            console.print(Text(folded(printable(f"          costs {diagnosis.costs}"), sys.stdout, 10)))
+        if diagnosis.cure:  # unbroken, to be copied
+            console.print(Text(printable(f"          cure  {diagnosis.cure}")))
     count = sum(diagnosis.level == "problem" for diagnosis in diagnoses)
     console.print(Text(f"{count} problem{'' if count == 1 else 's'} found", "bold red" if count else "bold green"))
 

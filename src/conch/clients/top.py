@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import inf
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
@@ -36,10 +36,11 @@ from conch.machine.memory import size_text
 _FAILURE, _INTERRUPTED = 1, 130
 _PLAIN_COLUMNS = 160
 _MAX_DEGRADED = 5
+_STATE_COLUMNS = 50  # of narrower terminals, the name of a model that is not ready is followed by its state
 # Heading, minimum width of the terminal.
 _COLUMNS = (
     ("Model", 0),
-    ("State", 0),
+    ("State", _STATE_COLUMNS),
     ("req/s", 0),
     ("fail/s", 80),
     ("tok/s", 100),
@@ -140,9 +141,12 @@ def _view(reading: ServerReading, before: ServerReading | None, width: int) -> R
     shown = [number for number, (_, minimum) in enumerate(_COLUMNS) if width >= minimum]
     table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=False)
     for number in shown:
-        table.add_column(_COLUMNS[number][0], justify="left" if number in (0, 1, 12) else "right", no_wrap=number > 0)
+        side: JustifyMethod = "left" if number in (0, 1, 12) else "right"
+        table.add_column(_COLUMNS[number][0], justify=side, no_wrap=number > 0, overflow="fold")
     for model in sorted(reading.models, key=lambda model: (-getattr(changes.get(model.key), "requests", 0), model.key)):
         cells = _cells(model, changes.get(model.key))
+        if width < _STATE_COLUMNS and model.state != "READY":
+            cells[0] += f" {cells[1]}"
         table.add_row(*(escape(printable(cells[number])) for number in shown))
     parts: list[RenderableType] = [Text(_head(reading, before)), table]
     parts += [Text(f"cannot read {problem}", "yellow") for problem in reading.problems]

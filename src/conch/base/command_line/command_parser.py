@@ -2,7 +2,16 @@
 
 import os
 import re
-from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter, _ArgumentGroup, _SubParsersAction
+import sys
+from argparse import (
+    SUPPRESS,
+    ArgumentParser,
+    HelpFormatter,
+    Namespace,
+    RawDescriptionHelpFormatter,
+    _ArgumentGroup,
+    _SubParsersAction,
+)
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import MISSING
@@ -12,6 +21,7 @@ from typing import Any, NoReturn
 
 from conch.base.command_line.command_table import examples_text
 from conch.base.command_line.flags import Flag, declared_flags
+from conch.base.command_line.say import folded
 from conch.base.control_characters import printable_lines
 from conch.base.suggestion import closest, did_you_mean
 
@@ -20,6 +30,8 @@ DESCRIBE = "--describe-parser"
 _MIN_SIMILARITY = 0.5  # of a suggestion
 _MAX_USAGE_LINES = 8
 _USAGE_ERROR = 2
+_MIN_COLUMNS, _NARROW_INDENT = 60, 6  # of help with two columns; the indent of help with one
+_USAGE_PART = re.compile(r"\[[^\]]*\]+|\S+")
 _BROKEN_FROM = 90  # columns of a line that the next one may continue
 _BEGINS_PARAGRAPH = re.compile(r"\s|$|\w+: ")
 _CHOICE = re.compile(
@@ -36,7 +48,28 @@ class ParserRequested(Exception):
         self.parser = parser
 
 
-class LaidOutHelp(RawDescriptionHelpFormatter):
+class NarrowHelp(HelpFormatter):
+    """On narrow terminals, puts the help of a flag below its name, and indents the usage less."""
+
+    def __init__(self, prog: str, **more: Any) -> None:
+        super().__init__(prog, **more)
+        self._is_narrow = self._width < _MIN_COLUMNS
+        if self._is_narrow:
+            self._max_help_position = _NARROW_INDENT
+
+    def _format_usage(self, *arguments: Any) -> str:
+        text = super()._format_usage(*arguments)
+        if not self._is_narrow:
+            return text
+        # Parts such as [--name NAME] are not broken.
+        parts = (part.replace(" ", "\0") for part in _USAGE_PART.findall(" ".join(text.split())))
+        wrapper = TextWrapper(
+            self._width, subsequent_indent=" " * _NARROW_INDENT, break_long_words=False, break_on_hyphens=False
+        )
+        return wrapper.fill(" ".join(parts)).replace("\0", " ") + "\n\n"
+
+
+class LaidOutHelp(NarrowHelp, RawDescriptionHelpFormatter):
     """Keeps the lines of descriptions, such as examples, if they fit; fills paragraphs that are broken for length."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
@@ -60,6 +93,9 @@ class LaidOutHelp(RawDescriptionHelpFormatter):
 
 class CommandParser(ArgumentParser):
     """An ArgumentParser with suggestions in its errors. argparse uses the same class for its sub-parsers."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **{"formatter_class": NarrowHelp, **more})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does. Raises ParserRequested for `DESCRIBE`."""
@@ -93,7 +129,7 @@ class CommandParser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the message with a suggestion, and the usage unless it hides the message; exit with status 2."""
-        text = f"{self.prog}: error: {printable_lines(self._with_suggestion(message))}\n"
+        text = folded(f"{self.prog}: error: {printable_lines(self._with_suggestion(message))}\n", sys.stderr)
         usage = self.format_usage()
         if usage.count("\n") > _MAX_USAGE_LINES:
             self.exit(_USAGE_ERROR, f"{text}{self.prog} --help lists all flags.\n")

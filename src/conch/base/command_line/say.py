@@ -1,10 +1,43 @@
-"""What commands tell their user beside their output."""
+"""What commands tell their user beside their output, and lines as wide as the terminal."""
 
+import os
 import sys
+from textwrap import TextWrapper
+from typing import TextIO
 
 from conch.base.control_characters import printable_lines
+
+_MIN_COLUMNS = 20
 
 
 def say(text: str) -> None:
     """Print text on stderr: names in it may be those of a server, or of files."""
-    print(printable_lines(text), file=sys.stderr, flush=True)
+    print(folded(printable_lines(text), sys.stderr), file=sys.stderr, flush=True)
+
+
+def terminal_columns(stream: TextIO) -> int:
+    """Return the width of the terminal that a stream writes to, 0 if it writes elsewhere."""
+    try:
+        if not stream.isatty():
+            return 0
+        return max(int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns), _MIN_COLUMNS)
+    except (ValueError, OSError):
+        return 0
+
+
+def folded(text: str, stream: TextIO, indent: int = 2) -> str:
+    """Return text whose lines break at words where they exceed the stream's terminal; other lines stay as they are.
+
+    `indent` is that of continuations. Words are not broken, so that paths can be copied.
+    """
+    columns = terminal_columns(stream)
+    if not columns:
+        return text
+    wrapper = TextWrapper(
+        columns,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
+    return "\n".join(wrapper.fill(line) if len(line) > columns else line for line in text.split("\n"))

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from conch.base.command_line.say import terminal_columns
 from conch.base.durations import duration_text
 from conch.base.errors import ModelLoading
 
@@ -52,6 +53,7 @@ class _Progress:
         now = time.monotonic()
         line = f"{self._program}: {state}; waiting"
         if self._in_place:
+            line = line[: max(terminal_columns(sys.stderr) - len(" …") - 1, 0) or None]
             print(f"{_ERASE_LINE}{line} …", end="", file=sys.stderr, flush=True)
         elif self._shown_at is None or now - self._shown_at >= _LINE_EVERY_S:
             print(line, file=sys.stderr, flush=True)

@@ -14,7 +14,6 @@ import filecmp
 import json
 import os
 import shutil
-import sys
 import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +26,16 @@ from typing import TypeVar
 
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Column
 
 from conch.base.command_line.say import say
 from conch.base.errors import ConfigError, NotFound, Unavailable, Unreachable
@@ -44,6 +52,7 @@ from conch.server.repository.roots import LocalRoot
 from conch.server.repository.store import is_folder_name
 
 _LINE_EVERY_S = 5.0
+_MIN_BAR_COLUMNS = 60
 
 
 class Fetched:
@@ -97,11 +106,9 @@ class FetchLines(Fetched):
         if now_s >= self._next_s or (self.fetched and self.fetched == self.expected):
             self._next_s = now_s + _LINE_EVERY_S
             rate = round(self.fetched / max(now_s - self._begun_s, 0.001))
-            print(
-                f"fetched {decimal(self.fetched)} of {decimal(self.expected)} ({decimal(rate)}/s)",
-                file=sys.stderr,
-                flush=True,
-            )
+            left_s = (self.expected - self.fetched) / max(rate, 1)
+            left = f", {left_s:.0f} s left" if left_s else ""
+            say(f"fetched {decimal(self.fetched)} of {decimal(self.expected)} ({decimal(rate)}/s{left})")
 
 
 @contextmanager
@@ -115,9 +122,17 @@ def fetch_progress(console: Console) -> Iterator[Fetched]:
 
 
 def progress_bar(console: Console) -> Progress:
-    """Return a bar with size and speed."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    return Progress(*columns, console=console)
+    """Return a bar with size, speed and remaining time; figures alone on a narrow console."""
+    whole = partial(Column, no_wrap=True, overflow="crop")  # an ellipsis is several characters in ASCII
+    figures = (
+        DownloadColumn(table_column=whole()),
+        TransferSpeedColumn(whole()),
+        TimeRemainingColumn(table_column=whole()),
+    )
+    if console.width < _MIN_BAR_COLUMNS:
+        return Progress(*figures, console=console)
+    text = TextColumn("{task.description}", markup=False, table_column=whole())
+    return Progress(text, BarColumn(), *figures, console=console)
 
 
 _FIRST_DELAY_S = 1.0

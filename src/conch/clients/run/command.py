@@ -140,7 +140,7 @@ def _serve(
     with ExitStack() as shown:
         descriptor = writer
         if writer is None and sys.stderr.isatty():
-            print(f"loading {printable(given.model)}, about {size_text(need)} of memory", file=sys.stderr)
+            say(f"loading {printable(given.model)}, about {size_text(need)} of memory")
             descriptor = shown.enter_context(shown_loading())
         clock = LoadClock(descriptor)
 
@@ -208,8 +208,8 @@ def _converse(given: Namespace, source: "RunSource", need: int) -> int:
         client = OpenAIClient(f"http://{load.address}/v1", client_key(given.api_key_file))
         model = chosen_model(client, given.name)
         if not given.prompt:
-            print(f"{model} is ready on {load.devices} at http://{load.address}", file=sys.stderr)
-            print(f"memory about {size_text(need)}, loaded in {load.seconds}", file=sys.stderr)
+            say(f"{model} is ready on {load.devices} at http://{load.address}")
+            say(f"memory about {size_text(need)}, loaded in {load.seconds}")
         return talk(client, model, given.prompt, settings_of(AnswerSettings, given))
 
 

@@ -6,6 +6,7 @@
 import json
 import os
 import shutil
+import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,9 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import quote
 
-from rich.console import Console
-
 from conch.base.command_line.command_parser import CommandParser
+from conch.base.command_line.say import folded
 from conch.base.control_characters import printable, printable_lines
 from conch.base.errors import ConfigError, InvalidRequest, NotFound, Unavailable
 from conch.base.process.running_servers import running_servers
@@ -187,7 +187,6 @@ class RunningModel:
     def print(self) -> None:
         """Print a block of lines."""
         shown, loaded = self.document(), self.loaded
-        console = Console(highlight=False, markup=False, soft_wrap=True)
         lines = {
             "version": loaded.version,
             "backend": loaded.backend,
@@ -200,14 +199,18 @@ class RunningModel:
             "parameters": ", ".join(f"{name}={value}" for name, value in shown["parameters"].items()),
             "degraded": ", ".join(loaded.degraded),
         }
-        console.print(printable(f"{loaded.model} at {loaded.url} (pid {loaded.pid}) is {loaded.state}"))
+
+        def write(line: str) -> None:
+            print(folded(line, sys.stdout, indent=13))
+
+        write(printable(f"{loaded.model} at {loaded.url} (pid {loaded.pid}) is {loaded.state}"))
         for title, text in lines.items():
             if text:
-                console.print(f"  {title:<10} {printable(text)}")
+                write(f"  {title:<10} {printable(text)}")
         if self.template:
-            console.print("  template")
+            print("  template")
             for line in printable_lines(self.template).splitlines():
-                console.print(f"    {line}")
+                print(f"    {line}")
 
 
 def running_models(name: str) -> tuple[list[RunningModel], list[str]]:

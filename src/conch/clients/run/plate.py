@@ -1,9 +1,11 @@
 """What `conch run` prints when the model is ready: device, memory, addresses, and requests to copy."""
 
+import sys
 from argparse import Namespace
 
 from rich.console import Console
 
+from conch.base.command_line.say import folded
 from conch.clients.run.snippets import Api, curl, python, takes_image, tensors
 from conch.domain.llm.text_form import TOKENIZES, TextForm
 from conch.domain.llm.text_model import Task
@@ -13,10 +15,11 @@ from conch.server.core.generative_model import GenerativeModel
 from conch.server.core.served_model import ServedModel
 from conch.server.server import Server
 
+_LABEL = 8  # columns of "memory  "
 _MAX_REQUESTS = 4  # models with a request to copy
 
-_UNDECLARED = """inputs  none declared, so requests that have inputs are refused. A method of the class declares them:
-
+_UNDECLARED = "inputs  none declared, so requests that have inputs are refused. A method of the class declares them:"
+_METHOD = """
     @staticmethod
     def auto_complete_config(config):
         config.add_input({"name": "INPUT0", "data_type": "TYPE_FP32", "dims": [-1]})
@@ -27,18 +30,22 @@ _UNDECLARED = """inputs  none declared, so requests that have inputs are refused
 def print_plate(server: Server, given: Namespace, need: int, seconds: str) -> None:
     """Print the facts of a server whose models are ready; `seconds` says after how many."""
     console = Console(highlight=False, markup=False, soft_wrap=True)
+
+    def write(line: str, indent: int = 2, style: str | None = None) -> None:
+        console.print(folded(line, sys.stdout, indent), style=style)
+
     record = server.record()
     ready = (model for model in server.inference.models() if model.ready)
     # Ensembles are entrances; the models of their steps come after them.
     models = sorted(ready, key=lambda model: (not model.config.is_ensemble, model.config.name))
     for degradation in server.degradations.current():
-        console.print(f"degraded: {degradation.model and degradation.model + ': '}{degradation}", style="yellow")
+        write(f"degraded: {degradation.model and degradation.model + ': '}{degradation}", style="yellow")
     if record.http.rpartition(":")[2] != str(given.port) and given.port:
-        console.print(f"port {given.port} is in use: HTTP is on the next free one")
+        write(f"port {given.port} is in use: HTTP is on the next free one")
     for model in models:
-        console.print(f"{model.config.name} is ready{_place(model)}")
-    console.print(f"memory  about {size_text(need)}, loaded in {seconds}")
-    console.print(f"URL     {record.url}   (gRPC {record.grpc}, metrics {record.metrics_url}/metrics)")
+        write(f"{model.config.name} is ready{_place(model)}")
+    write(f"memory  about {size_text(need)}, loaded in {seconds}", _LABEL)
+    write(f"URL     {record.url}   (gRPC {record.grpc}, metrics {record.metrics_url}/metrics)", _LABEL)
     if not models:
         return
     with_key, several = bool(given.api_key_file), len(models) > 1
@@ -46,18 +53,19 @@ def print_plate(server: Server, given: Namespace, need: int, seconds: str) -> No
         if several:
             console.print(f"\n{model.config.name}:")
         if not _declares(model):
-            console.print(_UNDECLARED)
+            write(_UNDECLARED, _LABEL)
+            console.print(_METHOD)
             continue
         if not isinstance(model, GenerativeModel):
-            console.print(f"inputs  {tensors(model.config.inputs)}\noutputs {tensors(model.config.outputs)}")
+            write(f"inputs  {tensors(model.config.inputs)}\noutputs {tensors(model.config.outputs)}", _LABEL)
         console.print(f"\n{curl(record.url, model.config, api=_api(model), with_key=with_key)}")
         if takes_image(model.config):
-            console.print("with an image of yours: cat photo.jpg instead of echo … | base64 -d")
+            write("with an image of yours: cat photo.jpg instead of echo … | base64 -d")
     if len(models) > _MAX_REQUESTS:
-        console.print(f"\n{record.url}/v2/models/NAME has the inputs of the other {len(models) - _MAX_REQUESTS} models")
+        write(f"\n{record.url}/v2/models/NAME has the inputs of the other {len(models) - _MAX_REQUESTS} models")
     for model in filter(_declares, models[:1]):
         console.print(f"\n{python(record.url, model.config, api=_api(model), with_key=with_key)}")
-    console.print("\nCtrl-C stops the server; conch ps shows it.")
+    write("\nCtrl-C stops the server; conch ps shows it.", 0)
 
 
 _TEXTS = {Task.EMBED: Api.EMBEDDINGS, Task.SCORE: Api.RERANK, Task.CLASSIFY: Api.CLASSIFY}

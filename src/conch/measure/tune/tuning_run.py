@@ -9,7 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from conch.base.command_line.files import write_text
-from conch.base.command_line.say import say
+from conch.base.command_line.say import say, terminal_columns
 from conch.base.control_characters import printable
 from conch.machine.cores import usable_cores
 from conch.measure.tune.knobs import LOAD
@@ -64,7 +64,7 @@ class TerminalTuneView(PlainTuneView):
 
     def begin(self, settings: Mapping[str, Value], number: int, expected: int, purpose: str) -> None:
         super().begin(settings, number, expected, purpose)
-        width = 79
+        width = terminal_columns(sys.stderr) - len(" …") - 1
         sys.stderr.write(f"\r\x1b[2K{printable(self._head[:width])} …")
         sys.stderr.flush()
 

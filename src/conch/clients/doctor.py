@@ -1,8 +1,10 @@
 """`conch doctor`: inspect machine, installation and a running server; say what is wrong, what it costs, and the cure.
 
-`CHECKS` is the list of checks; each returns its diagnoses. Costs and cures of degradations are those of the registry.
+`CHECKS` is the list of checks; each returns its diagnoses. Costs and cures of degradations are those of the registry,
+others are in `doctor.csv`.
 """
 
+import csv
 import ctypes
 import json
 import os
@@ -12,13 +14,14 @@ import shutil
 import socket
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -135,6 +138,18 @@ def _condition(area: str, check: str, reason: str, found: str, well: str) -> Dia
     return Diagnosis(area, check, "problem", found, reasons()[reason].costs, reasons()[reason].cure)
 
 
+def _found(check: str, found: str) -> Diagnosis:
+    """Return a diagnosis whose area, level, costs and cure the table has."""
+    row = _findings()[check]
+    return Diagnosis(row["area"], check, cast("Level", row["level"]), found, row["costs"], row["cure"])
+
+
+@cache
+def _findings() -> Mapping[str, Mapping[str, str]]:
+    with Path(__file__).with_name("doctor.csv").open(encoding="utf-8", newline="") as file:
+        return {row["check"]: row for row in csv.DictReader(file)}
+
+
 # ---- the installation
 
 
@@ -148,14 +163,7 @@ def _versions() -> Iterator[Diagnosis]:
         missing = [name for name, found in (("a C compiler", compiler), ("Python.h", headers)) if not found]
         if missing:
             text = f"{' and '.join(missing)} not found"
-            yield Diagnosis(
-                "install",
-                "compiler",
-                "problem",
-                text,
-                "Conch cannot be compiled here.",
-                "apt-get install gcc python3-dev",
-            )
+            yield _found("compiler", text)
         else:
             yield Diagnosis("install", "compiler", "ok", str(compiler))
 
@@ -233,14 +241,7 @@ def _memory() -> Iterator[Diagnosis]:
         free, total = free_memory(), total_memory()
         text = f"{size_text(free)} of {size_text(total)} free"
         if free < _MIN_FREE_BYTES:
-            yield Diagnosis(
-                "machine",
-                "memory",
-                "problem",
-                text,
-                "Loads of models fail, or processes are killed.",
-                "ps aux --sort=-rss | head; stop what is not needed, or raise the container's limit",
-            )
+            yield _found("memory", text)
         else:
             yield Diagnosis("machine", "memory", "ok", text)
     yield _condition("machine", "shared memory", "shared_memory_small", condition.shared_memory_small(), "large enough")
@@ -255,14 +256,7 @@ def _limits() -> Iterator[Diagnosis]:
     with suppress(OSError, ValueError):
         limit = min(int(Path("/sys/fs/cgroup/pids.max").read_text()), limit if limit >= 0 else sys.maxsize)
     if 0 <= limit < _MIN_PROCESSES:
-        yield Diagnosis(
-            "machine",
-            "processes",
-            "problem",
-            f"at most {limit} processes and threads",
-            "Instances and thread pools of models may not start.",
-            "ulimit -u 65536; docker run --pids-limit=-1",
-        )
+        yield _found("processes", f"at most {limit} processes and threads")
     else:
         yield Diagnosis("machine", "processes", "ok", "enough allowed")
 
@@ -270,55 +264,27 @@ def _limits() -> Iterator[Diagnosis]:
 def _clock() -> Iterator[Diagnosis]:
     with suppress(OSError, AttributeError):
         if ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES)) == _UNSYNCHRONIZED:
-            yield Diagnosis(
-                "machine",
-                "clock",
-                "note",
-                "the kernel does not know whether the clock is synchronized",
-                "Times of traces may not match those of other machines.",
-                "timedatectl set-ntp true, on the host of a container",
-            )
+            yield _found("clock", "the kernel does not know whether the clock is synchronized")
         else:
             yield Diagnosis("machine", "clock", "ok", "synchronized")
     with suppress(OSError):
         source = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource").read_text().strip()
         if source in _SLOW_CLOCKS:
-            yield Diagnosis(
-                "machine",
-                "clock source",
-                "problem",
-                source,
-                "Reading the clock takes microseconds.",
-                "echo tsc | sudo tee /sys/devices/system/clocksource/clocksource0/current_clocksource",
-            )
+            yield _found("clock source", source)
 
 
 def _sandbox() -> Iterator[Diagnosis]:
     if abi := landlock_abi():
         yield Diagnosis("machine", "Landlock", "ok", f"ABI {abi}")
     else:
-        yield Diagnosis(
-            "machine",
-            "Landlock",
-            "note",
-            "not available",
-            "Models' processes cannot be confined to their files (landlock=true is refused).",
-            "boot Linux 5.13 or newer with landlock in lsm=",
-        )
+        yield _found("Landlock", "not available")
 
 
 def _gpu() -> Iterator[Diagnosis]:
     devices = sorted(Path("/dev").glob("nvidia[0-9]*"))
     if not has_nvidia_driver():
         if devices:
-            yield Diagnosis(
-                "machine",
-                "GPU",
-                "problem",
-                f"{len(devices)} devices, but libnvidia-ml is missing",
-                "Models run on the CPU.",
-                "nvidia-smi; docker run --gpus=all",
-            )
+            yield _found("GPU", f"{len(devices)} devices, but libnvidia-ml is missing")
         else:
             yield Diagnosis("machine", "GPU", "ok", "no NVIDIA driver; models run on the CPU")
         return

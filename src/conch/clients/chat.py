@@ -15,8 +15,8 @@ from conch.base.control_characters import printable
 from conch.base.errors import ConchError, InvalidRequest
 from conch.base.http.credentials import KEY_HELP, VARIABLES, client_key
 from conch.clients.chat_commands import EndOfChat, command_answer
-from conch.clients.input_history import InputHistory
 from conch.clients.openai_client import OpenAIClient
+from conch.clients.saved_chats import InputHistory
 from conch.clients.terminal_chat import INTERRUPTED, AnswerSettings, TerminalChat
 
 _FAILURE = 1

@@ -1,4 +1,4 @@
-"""What Linux counts for a process: /proc/PID/stat (proc(5))."""
+"""What Linux counts for a process, /proc/PID/stat (proc(5)), and how long a thread waits for a processor."""
 
 import os
 from dataclasses import dataclass
@@ -7,6 +7,8 @@ from typing import Self
 
 PROC = Path("/proc")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_THREAD = "/proc/thread-self/schedstat"
+_THREAD_BYTES = 96
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Fields after the name in parentheses, counted from the state.
 _STATE, _PARENT, _UTIME, _STIME, _CUTIME, _CSTIME, _STARTED, _VSIZE, _RSS = 0, 1, 11, 12, 13, 14, 19, 20, 21
@@ -48,3 +50,31 @@ class ProcessStat:
             )
         except (OSError, ValueError, IndexError):
             return None
+
+
+class CpuWait:
+    """The run-queue delay of the thread that makes this object. Readable from any thread until `close`."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self) -> None:
+        try:
+            self._fd = os.open(_THREAD, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._fd = -1
+
+    def total_ns(self) -> int | None:
+        """Return the delay since the thread began in nanoseconds, None where the kernel does not count it."""
+        if self._fd < 0:
+            return None
+        try:
+            return int(os.pread(self._fd, _THREAD_BYTES, 0).split()[1])
+        except (OSError, ValueError, IndexError):
+            self.close()
+            return None
+
+    def close(self) -> None:
+        """Release the file; from now on `total_ns` is None."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

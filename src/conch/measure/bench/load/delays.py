@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from conch.base.process.cpu_wait import CpuWait
+from conch.base.process.process_stat import CpuWait
 
 _SUB_BITS: Final = 3
 _SUB_BUCKETS: Final = 1 << _SUB_BITS

@@ -22,7 +22,7 @@ from time import monotonic_ns, perf_counter
 from typing import Any, TypeAlias
 
 from conch.base.files.atomic import replace_file
-from conch.base.process.cpu_wait import CpuWait
+from conch.base.process.process_stat import CpuWait
 from conch.base.process.running_servers import user_folder
 
 _log = getLogger(__name__)

@@ -18,7 +18,7 @@ from time import monotonic, monotonic_ns, process_time, thread_time_ns
 from types import FrameType
 from typing import Any
 
-from conch.base.process.cpu_wait import CpuWait
+from conch.base.process.process_stat import CpuWait
 from conch.domain.exposition import Buckets, Family
 from conch.server.observability.event_log import EventRecorder
 from conch.server.observability.metrics.reading import Reading, read_one

@@ -20,6 +20,7 @@ _AFTER_TRACE_S = 1.0  # of the window, after the last request of a trace
 _DEFAULT_CONCURRENCIES = (1, 5, 30)
 _MAX_LEVELS = 1000
 _MAX_RATE = 1_000_000.0
+_MIN_GAP = 0.05  # of a level, at the end of a search
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +105,13 @@ def window_for(level: LoadLevel, window: MeasuringWindow) -> MeasuringWindow:
 
 @dataclass(frozen=True, slots=True)
 class SloSearch:
-    """A search between `lowest` and `highest`. Levels grow by `factor` until one fails, then the gap is halved.
+    """A search between `lowest` and `highest`. Levels are doubled until one fails, then the gap is halved.
 
-    Integers for concurrencies; the search ends when the gap is less than `resolution` of the level, or is 1.
+    Integers for concurrencies; the search ends when the gap is less than 5 % of the level, or is 1.
     """
 
     lowest: float = 1.0
     highest: float = 4096.0
-    factor: float = 2.0
-    resolution: float = 0.05
     integers: bool = True
 
     def next_level(self, tried: Mapping[float, bool]) -> float | None:
@@ -125,9 +124,9 @@ class SloSearch:
         if best is None:
             return None  # the lowest level fails already
         if lowest_failed is None:
-            return None if best >= self.highest else self._rounded(min(best * self.factor, self.highest))
+            return None if best >= self.highest else self._rounded(min(best * 2, self.highest))
         gap = lowest_failed - best
-        if gap <= max(self.resolution * best, 1.0 if self.integers else 0.0):
+        if gap <= max(_MIN_GAP * best, 1.0 if self.integers else 0.0):
             return None
         return self._rounded((best + lowest_failed) / 2)
 

@@ -13,7 +13,7 @@ from conch.measure.bench.generator import LoadPlan, OpenLoop, ScriptSource
 from conch.measure.bench.load.process_load import ProcessLoad
 from conch.measure.bench.measurement import SERVER_LOST, ClientHealth, Level, Measurement, Note
 from conch.measure.bench.observers.observer import Sampling, ServerObserver
-from conch.measure.bench.plan import Interruption, MeasuringWindow, Precision
+from conch.measure.bench.plan import MAX_WARM_UP_S, Interruption, MeasuringWindow, Precision
 from conch.measure.bench.records import RecordLog, RequestOutcome
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class _LevelRun:
                 self._begin_window(self._start_ns + int(fixed * 1e9))
         elif check and (steady_ns := self._steady_since()) is not None:
             self._begin_window(steady_ns)
-        elif elapsed_s >= self._window.max_warm_up_s:
+        elif elapsed_s >= MAX_WARM_UP_S:
             self._begin_window(now)
         return False
 

@@ -30,6 +30,7 @@ from conch.measure.bench.measurement import BATCH_SIZE, PERCENTILES
 from conch.measure.bench.targets.target import is_address
 
 _DEFAULT_DURATION_S = 10.0
+MAX_WARM_UP_S = 10.0
 _DEFAULT_ROUNDS = 6
 _PRECISION = re.compile(r"\s*p(\d+(?:\.\d+)?)\s*(?:±|\+-|\+/-)\s*(\d+(?:\.\d+)?)\s*%\s*")
 
@@ -81,8 +82,7 @@ class MeasuringWindow:
     precision: Precision | None = None
     max_duration_s: float = 120.0
     warm_up_s: float | None = None
-    """Fixed warm-up; None: until throughput and latency are steady, at most `max_warm_up_s`."""
-    max_warm_up_s: float = 10.0
+    """Fixed warm-up; None: until throughput and latency are steady, at most `MAX_WARM_UP_S`."""
     is_load_steady: bool = True
     """False for ramps, bursts and traces, whose throughput changes by design; `warm_up_s` is fixed then."""
     grace_s: float = 5.0
@@ -98,7 +98,7 @@ class MeasuringWindow:
     @property
     def limit_s(self) -> float:
         """The longest time that warm-up and window together can take."""
-        return self.max_window_s + (self.max_warm_up_s if self.warm_up_s is None else self.warm_up_s)
+        return self.max_window_s + (MAX_WARM_UP_S if self.warm_up_s is None else self.warm_up_s)
 
 
 class Interruption:

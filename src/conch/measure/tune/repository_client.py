@@ -57,7 +57,6 @@ class RepositoryClient:
     """One connection a request: the server may restart between two of them."""
 
     access: ServerAccess
-    load_timeout_s: float = LOAD_TIMEOUT_S
     _headers: tuple[tuple[str, str], ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -102,12 +101,12 @@ class RepositoryClient:
         Raises ServerRefusal with the cause if it fails; then the served instances stay.
         """
         parameters = {} if config is None else {"parameters": {"config": json.dumps(config)}}
-        self._call("POST", f"/v2/repository/models/{quote(model)}/load", parameters, self.load_timeout_s)
+        self._call("POST", f"/v2/repository/models/{quote(model)}/load", parameters, LOAD_TIMEOUT_S)
 
     def unload(self, model: str) -> None:
         """Unload a model and wait until it is not ready."""
-        self._call("POST", f"/v2/repository/models/{quote(model)}/unload", {}, self.load_timeout_s)
-        deadline = time.monotonic() + self.load_timeout_s
+        self._call("POST", f"/v2/repository/models/{quote(model)}/unload", {}, LOAD_TIMEOUT_S)
+        deadline = time.monotonic() + LOAD_TIMEOUT_S
         while self.is_ready(model) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 

@@ -155,8 +155,3 @@ KINDS: Final[dict[str, tuple[Column, ...]]] = {
 DTYPES: Final[dict[str, np.dtype[np.void]]] = {
     kind: np.dtype([(column.name, column.type) for column in columns]) for kind, columns in KINDS.items()
 }
-
-
-def first_time(kind: str) -> str:
-    """Return the name of the time at which things of a kind begin, "" for a kind without times."""
-    return next((column.name for column in KINDS[kind] if column.meaning == TIME), "")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from conch.domain.events.layout import KINDS, TIME, first_time
+from conch.domain.events.layout import KINDS, TIME
 from conch.domain.events.lines import Columns, ExchangeLine, ExecutionLine, Line, LineRing, RequestLine
 from conch.domain.events.rows import BatchRow, ExchangeRow, RequestRow, Row
 
@@ -36,6 +36,7 @@ def any_row(kind: str, row: Row, chance: random.Random, *, unusual: bool) -> Row
             setattr(row, name, chance.randrange(2))
         elif column.meaning != TIME:
             setattr(row, name, chance.choice(NUMBERS[strange]))
+    first_time = next(column for column in KINDS[kind] if column.meaning == TIME)
     for column in KINDS[kind]:
         if column.name in UNUSUAL and not unusual:
             setattr(row, column.name, 0)
@@ -43,7 +44,7 @@ def any_row(kind: str, row: Row, chance: random.Random, *, unusual: bool) -> Row
             setattr(row, column.name, 1 << 20)  # that of nothing else
         elif column.meaning == TIME:
             time += chance.choice(GAPS_NS[unusual and chance.random() < 0.1])
-            setattr(row, column.name, time if column.name == first_time(kind) or chance.random() < 0.8 else 0)
+            setattr(row, column.name, time if column is first_time or chance.random() < 0.8 else 0)
     return row
 
 

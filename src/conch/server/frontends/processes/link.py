@@ -98,11 +98,6 @@ class FrontendLink:
         """Bytes that the other end has not read."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes of the arena that are in use."""
-        return 0 if self._arena is None else self._arena.used
-
     def send(self, message: Message) -> None:
         """Send a message with the others of this turn of the event loop."""
         if not self._unsent:

@@ -81,10 +81,6 @@ class InferenceResponse:
         """Return the parameters as JSON."""
         return json.dumps(self._parameters or {}, ensure_ascii=False, separators=(",", ":"))
 
-    def parameter_values(self) -> Optional[Dict[str, Any]]:
-        """Return the parameters themselves, None if there are none."""
-        return self._parameters
-
 
 class Responder:
     """The response state of one request, shared by the request and its senders.

@@ -30,8 +30,11 @@ quick: .venv/.dev ## Run linter, formatter and the unit tests that are not slow,
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow" tests/unit tests/test_architecture.py $(ARGS)
 
+# What asks a server from outside, which tests/test_wheel.py runs on the compiled package.
+ON_THE_WHEEL := tests/server/conformance tests/server/robustness
+
 test: check ## Run the checks and all tests, up to three that failed again alone (ARGS go to pytest)
-	$(BIN)/python -m tools.run_tests -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m tools.run_tests -n $(WORKERS) $(or $(ARGS),$(ON_THE_WHEEL:%=--ignore=%))
 
 ROOMS := base domain machine protocols server measure operate check clients
 

@@ -98,6 +98,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
     folder = tmp_path_factory.mktemp("deadlines")
     for name in ("plain", "slow", "shared", "first", "last"):
         write_counting(folder, name, "dynamic_batching { default_queue_policy { max_queue_size: 12 } }")
+    write_counting(folder, "long", "")
     ends = [f"input {tensor('INPUT0', 'INT32', -1)}", f"output {tensor('OUTPUT0', 'INT32', -1)}"]
     step = "first", {"INPUT0": "INPUT0"}, {"OUTPUT0": "middle"}
     write_ensemble(folder / "models", "chain", *ends, step, ("last", {"INPUT0": "middle"}, {"OUTPUT0": "OUTPUT0"}))
@@ -180,6 +181,19 @@ async def test_what_the_queue_makes_impossible_is_refused_at_once(models: Models
     assert "model 'slow' would take about" in text
     assert models.misses("slow", "estimate") == 1
     assert -1 not in models.executed("slow")
+
+
+async def test_a_timeout_shorter_than_the_execution_is_exceeded_as_in_triton(models: Models) -> None:
+    """Triton's clients look for gRPC's own words; here the server can know it before the client does."""
+    for number in range(3):  # evidence for the estimate
+        with models.shut("long"):
+            slow = asyncio.create_task(asyncio.to_thread(models.ask, "long", number, "30s"))
+            await until(lambda number=number: number in models.executed("long"))  # type: ignore[misc]
+            await asyncio.sleep(0.5)
+        assert (await slow)[0] == 200
+    status, text = await asyncio.to_thread(models.call, "long", 9, 0.1)
+    assert (status, text.partition(":")[0]) == ("DEADLINE_EXCEEDED", "Deadline Exceeded")
+    assert 9 not in models.executed("long")
 
 
 async def test_tenants_share_a_queue_by_their_weights(models: Models) -> None:

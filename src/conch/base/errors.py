@@ -139,8 +139,8 @@ class DeadlineMissed(Unavailable):
     """The deadline of the request has passed, or would pass before its end.
 
     `stage` is where that is known: `estimate` before it is queued, by an estimate of its end (503 over HTTP,
-    UNAVAILABLE over gRPC: another replica may meet it); `arrival`, `queue` or `execution`, where it has passed
-    (504, DEADLINE_EXCEEDED).
+    UNAVAILABLE over gRPC: another replica may meet it, or DEADLINE_EXCEEDED without a time for a retry); `arrival`,
+    `queue` or `execution`, where it has passed (504, DEADLINE_EXCEEDED).
     """
 
     reason = FailureReason.REJECTED

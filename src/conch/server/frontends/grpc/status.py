@@ -89,7 +89,8 @@ def status_of(error: ConchError | GrpcError) -> Status:
     """Return the status of an error."""
     if isinstance(error, GrpcError):
         return error.status
-    if isinstance(error, DeadlineMissed) and error.passed:
+    # No retry at another replica can meet a deadline that is shorter than the execution.
+    if isinstance(error, DeadlineMissed) and (error.passed or error.retry_after_s is None):
         return Status.DEADLINE_EXCEEDED
     return (
         Status.RESOURCE_EXHAUSTED
@@ -101,7 +102,10 @@ def status_of(error: ConchError | GrpcError) -> Status:
 def error_fields(error: ConchError | GrpcError) -> list[tuple[bytes, bytes]]:
     """Return the trailers of an error, with the time after which to retry where it is known."""
     status = status_of(error)
-    fields = [(b"grpc-status", b"%d" % status), (b"grpc-message", _percent_encoded(status_text(error.message)))]
+    # gRPC's own words, which clients look for.
+    missed = status is Status.DEADLINE_EXCEEDED and isinstance(error, DeadlineMissed)
+    text = f"Deadline Exceeded: {error.message}" if missed else error.message
+    fields = [(b"grpc-status", b"%d" % status), (b"grpc-message", _percent_encoded(status_text(text)))]
     if isinstance(error, ConchError) and error.retry_after_s is not None:
         seconds = max(ceil(error.retry_after_s), 1)
         # The first is for gRPC's own retries, the second equals the HTTP header.

@@ -168,12 +168,12 @@ class Load:
     def _pictures(self) -> None:
         picture = (EXAMPLES / "images" / "plate.jpg").read_bytes()
         with triton.InferenceServerClient(f"127.0.0.1:{self._http}") as client:
-            while not self._stop.wait(0.2):
+            while not self._stop.wait(0.3):
                 detect(client, [picture], model=MODEL)
 
     def _chat(self) -> None:
         with openai.OpenAI(base_url=f"http://127.0.0.1:{self._http}/v1", api_key="none") as client:
-            while not self._stop.wait(0.5):
+            while not self._stop.wait(3):
                 for _ in ask(client, "What is Conch?"):
                     pass
 

@@ -28,6 +28,8 @@ TASKS = (
     Task("serve a pipeline", ("an image pipeline",), "conch.Image"),
     Task("chat with a language model", ("`conch run`",), 'conch run examples/models/chat "'),
     Task("use the OpenAI client", ("five minutes",), "base_url="),
+    Task("stream tokens", ("five minutes",), "stream=True"),
+    Task("call it from Python", ("`conch run`",), "import tritonclient.http as http"),
     Task("see why it is slow", ("troubleshooting",), "nv_inference_queue_duration_us"),
     Task("fill batches", ("questions",), "max_queue_delay_microseconds: 2000"),
     Task("measure it", ("`conch bench`",), "$ conch bench"),

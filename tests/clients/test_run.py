@@ -1,7 +1,9 @@
 """`conch run` of models that are not language models: what it prints works as printed."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.running import ASCII_ONLY, TIMEOUT_S, Running, conch
+from tests.clients.running import ASCII_ONLY, TIMEOUT_S, Running, conch, environment
 from tests.support.encoders import write_encoder, write_tokenizer
 from tests.support.models import tensor, write_ensemble, write_identity, write_python
 from tests.support.ports import free_port
@@ -245,3 +247,23 @@ def test_the_plate_of_a_model_without_tensors_has_the_method_that_declares_them(
     with Running(home, str(tmp_path / "model.py"), "--name=m") as server:
         assert '"data":[2.0]' in printed_by(server.curl)
         assert "'data': [2.0]" in printed_by([sys.executable, "-c", server.python])
+
+
+def test_ctrl_c_while_a_python_file_is_imported_prints_one_line(home: Path, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    (tmp_path / "app.py").write_text("import conch\n")
+    # The process that imports the file waits before it imports anything.
+    wait = f"open({str(begun)!r}, 'w').close(); time.sleep({TIMEOUT_S})"
+    code = f"import sys, time\nif sys.orig_argv[1] == '-c':\n    {wait}\n"
+    (tmp_path / "sitecustomize.py").write_text(code)
+    command = [sys.executable, "-m", "conch", "run", str(tmp_path / "app.py")]
+    given = environment(home, PYTHONPATH=str(tmp_path))
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, env=given, stderr=pipe, text=True, start_new_session=True)
+    deadline = time.monotonic() + TIMEOUT_S
+    while not begun.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    assert process.communicate(timeout=TIMEOUT_S)[1] == "conch run: interrupted\n"
+    assert process.returncode == 130

@@ -72,7 +72,12 @@ def _import(file: Path) -> _Imported:
     try:
         environment = {**os.environ, "PYTHONIOENCODING": f"{sys.stderr.encoding}:backslashreplace"}
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment, timeout=_TIMEOUT_S
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            env=environment,
+            timeout=_TIMEOUT_S,
+            start_new_session=True,  # Ctrl-C in the terminal is this process's, which then kills that one
         )
         answer = json.loads(done.stdout)
     except subprocess.TimeoutExpired:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tarfile
 from collections.abc import Callable
 from hashlib import sha256
@@ -71,7 +72,10 @@ def test_pulled_models_equal_the_packed_ones(name: str, tmp_path: Path, capsys: 
     (models / "a" / "1" / "weights.bin").write_bytes(os.urandom(3_000_000))
     (models / "a" / "1" / "__pycache__").mkdir()
     assert repo(["pack", str(models), f"{name}:1"]) == 0
-    first = capsys.readouterr().out.split("@")[-1]
+    said = capsys.readouterr()
+    first = said.out.split("@")[-1]
+    assert said.out == f"oci://{name}:1@{first}"  # for scripts; the progress is on stderr
+    assert re.search(r"^a .* 3\.\d/3\.\d MB ", said.err, re.MULTILINE)
     os.utime(models / "a" / "config.pbtxt", (1, 1))
     assert repo(["pack", str(models), f"{name}:2"]) == 0
     assert capsys.readouterr().out.split("@")[-1] == first  # the same files are the same image
@@ -267,6 +271,11 @@ def test_mistakes_have_a_status_and_a_reason(tmp_path: Path, capsys: pytest.Capt
     write_identity(tmp_path, "a")
     assert repo(["pack", str(tmp_path / "a"), "localhost:1/models:1"]) == 1
     assert f"'{tmp_path}/a' looks like a model, not a repository" in capsys.readouterr().err
+    (tmp_path / "empty").rmdir()
+    assert repo(["pack", str(tmp_path), "localhost:1/models:1"]) == 1
+    said = capsys.readouterr()
+    assert said.out.strip() == ""
+    assert said.err.lstrip().startswith("conch repo pack: ")  # no bar of 0 bytes
     assert repo(["pull", "models:1", str(tmp_path / "pulled")]) == 1
     assert capsys.readouterr().out.strip() == ""  # no bar of 0 bytes
     with pytest.raises(SystemExit) as ended:

@@ -148,7 +148,7 @@ def pack(given: Namespace) -> int:
 
     `modelcar` is an image whose layers lie below the models; they are then below `/models`.
     """
-    console = Console()
+    console = Console(stderr=True)
     image = parse_image(given.reference)
     if not image.tag:
         raise ConfigError(f"'{given.reference}' has a digest; a push needs a tag, such as {image.name}:1")
@@ -159,15 +159,16 @@ def pack(given: Namespace) -> int:
     layers = [ModelLayer(path / name, "models/" if below else "") for name in names]
     with progress_bar(console) as progress:
         for layer in layers:
-            task = progress.add_task(f"reading {layer.name}", total=None)
+            task = progress.add_task(f"reading {layer.name}", total=None, visible=console.is_terminal)
             size, digest = layer.size_and_digest
             if registry.has_blob(digest):
-                progress.update(task, description=f"{layer.name}: unchanged", total=size, completed=size)
+                progress.update(task, description=f"{layer.name}: unchanged", total=size, completed=size, visible=True)
                 continue
             progress.update(task, description=layer.name, total=size)
             registry.write_blob(digest, size, partial(_with_progress, layer, progress, task))
+            progress.update(task, visible=True)
     digest = write_image(registry, image.tag, layers, Registry(below) if below else None)
-    console.print(f"{image}@{digest}", highlight=False, soft_wrap=True)
+    Console().print(f"{image}@{digest}", highlight=False, soft_wrap=True)
     return 0
 
 

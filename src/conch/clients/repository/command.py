@@ -1,24 +1,25 @@
 """`conch repo`: parse the command line of the sub-commands add, list, show, pack, pull and tag."""
 
 import signal
-import sys
 import threading
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
 
 from conch.base.command_line.command_parser import CommandParser, printing
 from conch.base.command_line.option_types import count
 from conch.base.command_line.say import say
 from conch.server.options.server_options import DEFAULT_CACHE_LIMIT_BYTES
 
-_FAILURE = 1
+_FAILURE, _INTERRUPTED = 1, 130
 _SYNC_RETRY_S = 300
 _REPOSITORY = "a directory, or an s3://, gs://, as://, oci:// or http(s):// URL"
 
 
 def repo(arguments: Sequence[str]) -> int:
-    """Run a sub-command; return the exit status: 0, 1 after a failure, 2 for invalid arguments."""
+    """Run a sub-command; return the exit status: 0, 1 after a failure or SIGTERM, 130 after Ctrl-C."""
     given = repo_parser().parse_args(arguments)
     from conch.base.errors import ConchError
 
@@ -28,9 +29,14 @@ def repo(arguments: Sequence[str]) -> int:
     except ConchError as error:
         # Servers choose parts of messages.
         say(f"conch repo {given.command}: {error}")
-    except KeyboardInterrupt:
-        print(f"conch repo {given.command}: interrupted; fetched files are kept in the cache", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        say(f"conch repo {given.command}: interrupted; fetched files are kept in the cache")
+        return _FAILURE if error.args else _INTERRUPTED
     return _FAILURE
+
+
+def _terminate(number: int, _: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt(number)
 
 
 @contextmanager
@@ -39,7 +45,7 @@ def _terminated_as_interrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
     finally:

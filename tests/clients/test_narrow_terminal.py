@@ -22,6 +22,7 @@ from tests.support.server_process import ConchProcess
 COLUMNS = 40
 CONCH = [sys.executable, "-m", "conch"]
 DIGITS = Path("examples/models/digits/1/model.onnx").absolute()
+CHAT = Path("examples/models/chat").absolute()
 ASCII_ONLY = {"LC_ALL": "C", "PYTHONUTF8": "0"}
 BAR = """
 from rich.console import Console
@@ -42,13 +43,14 @@ wait_for_model(attempt, "conch chat", 9)
 """
 
 
-def shown(home: Path, *command: str, until: str = "", columns: int = COLUMNS, **more: str) -> str:
+def shown(home: Path, *command: str, until: str = "", columns: int = COLUMNS, typed: bytes = b"", **more: str) -> str:
     """Return what a command writes to a terminal; with `until`, it is interrupted after that."""
     terminal, end = pty.openpty()
     fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     given = {name: value for name, value in environment(home).items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
     process = subprocess.Popen(command, stdin=end, stdout=end, stderr=end, env={**given, "TERM": "xterm", **more})
     os.close(end)
+    os.write(terminal, typed)
     text = b""
     with suppress(OSError):  # Linux ends the reading of a closed terminal in EIO
         while data := os.read(terminal, 65536):
@@ -128,6 +130,13 @@ def test_top_shows_whole_names_and_states_of_models_that_are_not_ready(tmp_path:
     assert names[0] in together
     assert names[1] in together
     assert f"{names[2]} UNAVAILABLE" in together or f"{names[2]}UNAVAILABLE" in together
+
+
+def test_lines_of_a_chat_break_at_words(tmp_path: Path) -> None:
+    command = [*CONCH, "run", str(CHAT), f"--port={free_port()}"]
+    printed = lines(shown(tmp_path, *command, typed=b"/help\n/bye\n"))
+    assert [line for line in printed if len(line) > COLUMNS and str(CHAT) not in line] == []
+    assert "/set nohistory           keep what" in printed
 
 
 @pytest.mark.parametrize("more", [{}, ASCII_ONLY])

@@ -66,10 +66,7 @@ def _converse(conversation: TerminalChat) -> int:
     history.start()
     readline.parse_and_bind("set enable-bracketed-paste on")  # lines that are pasted are one message
     model = printable(conversation.model)
-    print(
-        f"Chat with {model}. Ctrl-C ends the answer, Ctrl-D or /bye the conversation; /help lists more.",
-        file=sys.stderr,
-    )
+    say(f"Chat with {model}. Ctrl-C ends the answer, Ctrl-D or /bye the conversation; /help lists more.")
     while True:
         try:
             text = _message()
@@ -83,7 +80,7 @@ def _converse(conversation: TerminalChat) -> int:
             if text and conversation.keeps_history:
                 history.add(text)
             if text.startswith("/"):
-                print(command_answer(conversation, text), file=sys.stderr)
+                say(command_answer(conversation, text))
             elif text:
                 conversation.answer(text)
         except EndOfChat:

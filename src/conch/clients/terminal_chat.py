@@ -9,6 +9,7 @@ from typing import Any
 
 from conch.base.command_line.flag_values import BOOLEAN, value_kind
 from conch.base.command_line.flags import flag_field
+from conch.base.command_line.say import say
 from conch.base.control_characters import printable_lines
 from conch.base.errors import ConchError, InvalidRequest
 from conch.clients.openai_client import Completion, ContextExceeded, OpenAIClient
@@ -95,7 +96,7 @@ class TerminalChat:
             print(json.dumps({"model": self.model, **asdict(answer)}), flush=True)
         else:
             print(flush=True)
-            print(self._speed(answer, forgotten), file=sys.stderr, flush=True)
+            say(self._speed(answer, forgotten))
         return status
 
     def _stream(self, messages: Sequence[dict[str, str]], answer: Completion) -> None:

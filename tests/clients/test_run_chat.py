@@ -84,7 +84,7 @@ def chatting(home: Path, **more: str) -> Iterator[Terminal]:
 def test_a_conversation_on_a_terminal(home: Path) -> None:
     with chatting(home, COLUMNS="40") as chat:
         screen, keyboard = chat.screen, chat.keyboard
-        screen.until("words is ready on CPU at http://127.0.0.1:")
+        screen.until("words is ready on CPU at\n  http://127.0.0.1:")
         screen.until("> ")
         os.write(keyboard, b"slowly\n")
         screen.until("word word")
@@ -101,7 +101,7 @@ def test_a_conversation_on_a_terminal(home: Path) -> None:
         screen.until("> ")
         os.write(keyboard, b'"""first line\nsecond line"""\n')
         screen.until("Two lines.")
-        screen.until(", context ")
+        screen.until(",\n  context ")
         screen.until("> ")
         os.write(keyboard, b"/set max_tokens 1\n")
         screen.until("max_tokens is 1")
@@ -168,7 +168,7 @@ def test_a_home_that_cannot_be_written_keeps_no_history(tmp_path: Path) -> None:
     write_scripted(tmp_path, "words", SCRIPT)
     blocked = tmp_path / "blocked"
     blocked.write_text("not a folder, also for root")
-    with chatting(tmp_path, XDG_STATE_HOME=str(blocked), XDG_DATA_HOME=str(blocked)) as chat:
+    with chatting(tmp_path, XDG_STATE_HOME=str(blocked), XDG_DATA_HOME=str(blocked), COLUMNS="400") as chat:
         chat.screen.until("> ")
         assert "Well." in chat.answer(b"hello")
         assert f"'{blocked}/conch/chats/plans.json' cannot be written: Not a directory" in chat.answer(b"/save plans")
@@ -178,7 +178,7 @@ def test_a_home_that_cannot_be_written_keeps_no_history(tmp_path: Path) -> None:
 def test_a_saved_conversation_continues(tmp_path: Path) -> None:
     write_scripted(tmp_path, "words", {**SCRIPT, "reply": "{prompt}"})
     file = tmp_path / ".local/share/conch/chats/plans.json"
-    with chatting(tmp_path, COLUMNS="160") as chat:
+    with chatting(tmp_path, COLUMNS="400") as chat:
         chat.screen.until("> ")
         chat.answer(b"hello")
         chat.answer(b"/set seed 3")
@@ -187,7 +187,7 @@ def test_a_saved_conversation_continues(tmp_path: Path) -> None:
         assert "'../plans' is not a valid name" in chat.answer(b"/save ../plans")
         chat.type(b"/bye\n")
     assert file.stat().st_mode & 0o777 == 0o600
-    with chatting(tmp_path, COLUMNS="160") as chat:
+    with chatting(tmp_path, COLUMNS="400") as chat:
         chat.screen.until("> ")
         assert "did you mean 'plans'?" in chat.answer(b"/load plan")
         assert "plans" in chat.answer(b"/load")
@@ -199,7 +199,7 @@ def test_a_saved_conversation_continues(tmp_path: Path) -> None:
         assert "hello" in chat.answer(b"again")
         chat.type(b"/bye\n")
     file.write_text('{"model": 1}')
-    with chatting(tmp_path, COLUMNS="160") as chat:
+    with chatting(tmp_path, COLUMNS="400") as chat:
         chat.screen.until("> ")
         assert f"'{file}' is not a saved conversation: the document lacks the field 'messages'" in chat.answer(
             b"/load plans"

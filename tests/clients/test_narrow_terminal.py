@@ -1,6 +1,7 @@
 """What commands print on a terminal of 40 columns: lines break at words, and lines that change stay one line."""
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -9,6 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
+import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
@@ -130,6 +132,30 @@ def test_top_shows_whole_names_and_states_of_models_that_are_not_ready(tmp_path:
     assert names[0] in together
     assert names[1] in together
     assert f"{names[2]} UNAVAILABLE" in together or f"{names[2]}UNAVAILABLE" in together
+
+
+def test_explanations_and_forecasts_fit(tmp_path: Path) -> None:
+    numbers = f"input {tensor('INPUT0', 'FP32', -1)} output {tensor('OUTPUT0', 'FP32', -1)}"
+    write_python(tmp_path / "models", "sentence_tokens", numbers, ECHO)
+    body = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "FP32", "data": [1]}]}).encode()
+    with ConchProcess(tmp_path / "models", log=tmp_path / "log") as server:
+        url = f"http://{server.http}"
+        for _ in range(300):
+            urllib.request.urlopen(f"{url}/v2/models/sentence_tokens/infer", body, timeout=60).close()
+        why = shown(tmp_path, *CONCH, "why", "p99", "--url", url)
+        forecast = shown(tmp_path, *CONCH, "whatif", "sentence_tokens", "--instances=2", "--url", url)
+    assert max(map(len, lines(why))) <= COLUMNS
+    assert re.search(r"^sentence_toke +0 ns +\S+ [mµ]?s\n\S+$", "\n".join(lines(why)), re.MULTILINE)  # a bar below
+    assert "simulating" in forecast
+    table = [line for line in lines(forecast.replace("\r", "\n")) if "simulating" not in line]
+    assert max(map(len, table)) <= COLUMNS
+    assert "…" not in "".join(table)
+
+
+def test_lists_of_repositories_have_whole_names(tmp_path: Path) -> None:
+    printed = lines(shown(tmp_path, *CONCH, "repo", "list", "examples/models"))
+    assert [line for line in printed if len(line) > COLUMNS and not line.startswith("conch ")] == []  # to be copied
+    assert any(line.startswith(" postprocess  ") for line in printed)
 
 
 def test_lines_of_a_chat_break_at_words(tmp_path: Path) -> None:

@@ -60,12 +60,14 @@ def print_rows(rows: Sequence[WaterfallRow], marks: Mapping[str, PhaseMark], con
     ascii_only = not (console.encoding or "").lower().startswith("utf")
     names = ["  " * row.depth + printable(row.name) for row in rows]
     width = min(max(map(len, names)), max(console.width // 3, 10))
-    columns = min(max(console.width - width - 24, _MIN_BAR), _MAX_BAR)
+    columns = min(console.width - width - 24, _MAX_BAR)
+    if below := columns < _MIN_BAR:  # the bars have lines to themselves
+        columns = min(console.width, _MAX_BAR)
     start, whole = rows[0].start, max(rows[0].end - rows[0].start, 1)
     used = set[str]()
     for name, row in zip(names, rows, strict=True):
         times = f"{duration(row.start - start):>9} {duration(row.end - row.start):>9}"
-        line = Text(f"{name[:width]:<{width}} {times}  ")
+        line = Text(f"{name[:width]:<{width}} {times}").append("\n" if below else "  ")
         for phase in _columns(row, start, whole / columns, columns):
             if phase is None:
                 line.append(" ")
@@ -76,12 +78,12 @@ def print_rows(rows: Sequence[WaterfallRow], marks: Mapping[str, PhaseMark], con
         console.print(line, soft_wrap=True)
         if row.error:
             console.print(Text(f"{'':<{width}} failed: {printable(row.error)}", "red"), soft_wrap=True)
-    legend = Text(" " * (width + 1))
+    legend = Text("" if below else " " * (width + 1))
     for phase, mark in marks.items():
         if phase in used:
             legend.append(mark.letter if ascii_only else mark.character, mark.style).append(f" {phase}  ")
     legend.rstrip()
-    console.print(legend, soft_wrap=True)
+    console.print(legend, soft_wrap=not below)
 
 
 def draw_waterfall(rows: Sequence[WaterfallRow], marks: Mapping[str, PhaseMark]) -> Markup:

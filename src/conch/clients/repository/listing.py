@@ -22,6 +22,7 @@ from conch.server.repository.store import ModelFiles, Repository
 # Larger files of a remote repository are not fetched; configurations and labels are smaller.
 _MAX_FILE_BYTES = 4 * 1024 * 1024
 _TABLE_COLUMNS = 200  # if the output is not a terminal
+_MIN_VERSION_COLUMNS = 60
 _MIN_TENSOR_COLUMNS = 120  # of a terminal; a narrower one would split the names of models and tensors
 
 _SET_AT_LOAD = "set at load"  # tensors of a model whose configuration does not have them
@@ -133,9 +134,10 @@ def _print_table(rows: Sequence[_Row], repository: str) -> None:
     console = Console()
     if not console.is_terminal:
         console.width = _TABLE_COLUMNS
-    wide = console.width >= _MIN_TENSOR_COLUMNS
+    wide, narrow = console.width >= _MIN_TENSOR_COLUMNS, console.width < _MIN_VERSION_COLUMNS
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for title in ("model", "versions", "backend", *(("platform", "inputs", "outputs") if wide else ())):
+    titles = ("model", *(() if narrow else ("versions",)), "backend")
+    for title in (*titles, *(("platform", "inputs", "outputs") if wide else ())):
         table.add_column(title, overflow="fold")
     table.add_column("size", justify="right", no_wrap=True)
     for row in rows:
@@ -144,10 +146,10 @@ def _print_table(rows: Sequence[_Row], repository: str) -> None:
             table.add_row(printable(row.name), *[""] * (len(table.columns) - 2), size, style="red")
             continue
         config = row.files.config
-        versions = ", ".join(map(str, row.files.versions_on_disk)) or "none"
+        versions = () if narrow else (", ".join(map(str, row.files.versions_on_disk)) or "none",)
         tensors = ["\n".join(map(_shown, specs)) or _SET_AT_LOAD for specs in (config.inputs, config.outputs)]
         table.add_row(
-            printable(row.name), versions, config.backend, *((config.platform, *tensors) if wide else ()), size
+            printable(row.name), *versions, config.backend, *((config.platform, *tensors) if wide else ()), size
         )
     console.print(table)
     if not wide:

@@ -4,6 +4,7 @@ import json
 import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,13 +43,28 @@ def _answer(given: Namespace) -> int:
         print(f"conch whatif: {printable(warning)}", file=sys.stderr)
     change = _change(given)
     changes = {given.stage or given.model: change}
-    found = forecast(log, given.model, changes, _load(given), seed=given.seed, runs=given.runs, run_s=given.duration)
+    with _shown("simulating"):
+        load = _load(given)
+        found = forecast(log, given.model, changes, load, seed=given.seed, runs=given.runs, run_s=given.duration)
     if given.json:
         changed = {name: value for name, value in asdict(change).items() if value is not None}
         print(json.dumps({"model": given.model, "change": changed, **asdict(found)}, indent=2))
     else:
         _print(given.model, found)
     return 0
+
+
+@contextmanager
+def _shown(work: str) -> Iterator[None]:
+    """Show on a terminal what a block does, and for how long."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (SpinnerColumn("line"), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        progress.add_task(work, total=None)
+        yield
 
 
 def _change(given: Namespace) -> "Change":
@@ -99,8 +115,8 @@ def _print(model: str, found: "Forecast") -> None:
 
     console = Console(highlight=False)
     table = Table("", "log", "forecast", "90 % interval", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    for place, column in enumerate(table.columns):
+        column.justify, column.overflow = "right" if place else "left", "fold"
     for row in _rows(found):
         table.add_row(*row)
     console.print(f"{model}: {_load_text(found)}")

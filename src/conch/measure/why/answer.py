@@ -253,7 +253,7 @@ def _label(cause: str) -> str:
 def print_answer(answer: Explanation, console: Console) -> None:
     """Print sentences, causes and the waterfall."""
     for place, sentence in enumerate(answer.sentences):
-        console.print(Text(printable(sentence), "" if place else "bold"), soft_wrap=True)
+        console.print(Text(printable(sentence), "" if place else "bold"), soft_wrap=not console.is_terminal)
     console.print()
     if answer.percentile is not None:
         some = answer.percentile
@@ -265,7 +265,7 @@ def print_answer(answer: Explanation, console: Console) -> None:
         console.print(table)
         console.print()
     title = f"for example {answer.title}" if answer.percentile is not None else answer.title
-    console.print(Text(printable(title), "bold"), soft_wrap=True)
+    console.print(Text(printable(title), "bold"), soft_wrap=not console.is_terminal)
     print_rows(answer.rows(), MARKS, console)
     if answer.percentile is None:
         console.print()
@@ -275,7 +275,7 @@ def print_answer(answer: Explanation, console: Console) -> None:
                 table.add_row(line.label, escape(printable(line.model)), duration(line.ns), f"{line.share:.1%}")
         console.print(table)
     for text in answer.batches():
-        console.print(Text(printable(text)), soft_wrap=True)
+        console.print(Text(printable(text)), soft_wrap=not console.is_terminal)
 
 
 def _table(*names: str) -> Table:

@@ -34,9 +34,9 @@ def print_list(traces: RecordedTraces, console: Console) -> None:
 def print_waterfall(root: RecordedSpan, console: Console) -> None:
     """Print one request."""
     title = f"request {root.request_id or root.id}" + (f", trace {root.trace_id}" if root.trace_id else "")
-    console.print(Text(printable(title), "bold"), soft_wrap=True)
+    console.print(Text(printable(title), "bold"), soft_wrap=not console.is_terminal)
     print_rows(rows(root), MARKS, console)
-    console.print(Text(printable(reason(root))), soft_wrap=True)
+    console.print(Text(printable(reason(root))), soft_wrap=not console.is_terminal)
 
 
 def html_page(root: RecordedSpan) -> str:

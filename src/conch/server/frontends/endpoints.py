@@ -35,7 +35,7 @@ from conch.server.frontends.openai.messages import COUNTS, MESSAGES
 from conch.server.frontends.openai.models import OpenAiModels
 from conch.server.frontends.openai.ollama import OllamaApi
 from conch.server.frontends.openai.responses import ResponsesApi
-from conch.server.frontends.openai.texts import embeddings_endpoint, text_endpoint, texts_of
+from conch.server.frontends.openai.texts import text_endpoint, texts_of
 from conch.server.frontends.openai.tokens import TokensEndpoint
 from conch.server.frontends.parts import Parts
 from conch.server.frontends.v2_grpc.service import HEALTH_SERVICE, INFERENCE_SERVICE
@@ -150,7 +150,7 @@ class Handlers:
 
     def texts(self, kind: str) -> Callable[..., None]:
         """Return the handler of a kind of call in `protocols/openai/text_calls.py`, or of embeddings."""
-        return embeddings_endpoint(self.parts) if kind == "embedding" else text_endpoint(self.parts, texts_of(kind))
+        return text_endpoint(self.parts, texts_of(kind))
 
     def description(self, port: str) -> Callable[..., None]:
         """Return the handler of the OpenAPI document of a port."""

@@ -1,6 +1,5 @@
 """Ollama's API, behind `--ollama-api`: its clients generate, embed and list models; they cannot change the models."""
 
-from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -24,17 +23,14 @@ from conch.protocols.ollama.requests import (
     read_generate,
     read_model,
 )
-from conch.protocols.openai.embeddings import EmbeddingCall
-from conch.protocols.openai.large import join_prompts
 from conch.protocols.openai.replies import ModelEntry
 from conch.protocols.openai.requests import ChatCall, CompletionCall
 from conch.server.core.generative_model import GenerativeModel
-from conch.server.frontends.offload.pool import Outcome
 from conch.server.frontends.openai.calls import CallReader
 from conch.server.frontends.openai.errors import refusal_of
 from conch.server.frontends.openai.generations import AdmittedCall, Dialect, Generations
 from conch.server.frontends.openai.models import OpenAiModels
-from conch.server.frontends.openai.texts import EmbeddingDialect, embeddings_endpoint
+from conch.server.frontends.openai.texts import embedding_dialect, text_endpoint
 from conch.server.frontends.parts import Parts
 
 # The version of Ollama whose API this is; clients look for features by it.
@@ -78,21 +74,8 @@ _GENERATE: Dialect[_Call] = Dialect(
 )
 
 
-def _joined(read: Callable[..., EmbeddingCall], outcome: Outcome) -> EmbeddingCall:
-    rest, *inputs = outcome.parts
-    return read(rest, join_prompts(outcome.meta, inputs))
-
-
-_EMBED = EmbeddingDialect(
-    job="embedding", read=read_embed, join=partial(_joined, read_embed), write="ollama_embed", refusal=refusal
-)
-_EMBEDDINGS = EmbeddingDialect(
-    job="completion",
-    read=read_embeddings,
-    join=partial(_joined, read_embeddings),
-    write="ollama_embedding",
-    refusal=refusal,
-)
+_EMBED = embedding_dialect(read_embed, "ollama_embed", refusal=refusal)
+_EMBEDDINGS = embedding_dialect(read_embeddings, "ollama_embedding", "completion", refusal)
 
 
 class OllamaApi:
@@ -104,8 +87,8 @@ class OllamaApi:
         self._inference = parts.inference
         self.chat = self._reader(parts, _CHAT, chat=True)
         self.generate = self._reader(parts, _GENERATE, chat=False)
-        self.embed = embeddings_endpoint(parts, _EMBED)
-        self.embeddings = embeddings_endpoint(parts, _EMBEDDINGS)
+        self.embed = text_endpoint(parts, _EMBED)
+        self.embeddings = text_endpoint(parts, _EMBEDDINGS)
 
     def _reader(self, parts: Parts, dialect: Dialect[_Call], *, chat: bool) -> CallReader[_Call]:
         begin = partial(self._begin, dialect, chat)

@@ -79,8 +79,31 @@ def _joined(outcome: Outcome) -> TextCall:
     return join_call(outcome.meta, outcome.parts)
 
 
+def embedding_dialect(
+    read: Callable[..., EmbeddingCall],
+    write: str,
+    job: str = "embedding",
+    refusal: Callable[[ConchError], HttpRefusal] = refusal_of,
+) -> TextDialect:
+    """Return the dialect of an API of embeddings. `read` reads a body, or what a worker left of it and its inputs."""
+
+    def read_body(body: Buffer) -> TextCall:
+        return of_embedding(read(body))
+
+    def join(outcome: Outcome) -> TextCall:
+        rest, *inputs = outcome.parts
+        return of_embedding(read(rest, join_prompts(outcome.meta, inputs)))
+
+    return TextDialect(job, read_body, join, write, refusal)
+
+
+_EMBEDDINGS = embedding_dialect(read_embedding, "embeddings")
+
+
 def texts_of(kind: str) -> TextDialect:
-    """Return the dialect of a kind of call in `protocols/openai/text_calls.py`."""
+    """Return the dialect of embeddings, or of a kind of call in `protocols/openai/text_calls.py`."""
+    if kind == "embedding":
+        return _EMBEDDINGS
     return TextDialect(f"text_{kind}", READERS[kind], _joined, "text_answer")
 
 
@@ -398,38 +421,3 @@ class _Exchange:
         if self._trace is not None:
             self._trace.root.prompt_tokens = self._feed.tokens
             self._trace.answered(error)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddingDialect:
-    """How an API reads calls for embeddings, and writes answers and errors.
-
-    `read` reads a small body, `join` what a worker process has made of a large one by `job`. `write` is the job that
-    writes an answer: of the vectors, and of model, tokens, encoding and the duration so far in ns.
-    """
-
-    job: str
-    read: Callable[[Buffer], EmbeddingCall]
-    join: Callable[[Outcome], EmbeddingCall]
-    write: str
-    refusal: Callable[[ConchError], HttpRefusal] = refusal_of
-
-
-def _joined_embedding(outcome: Outcome) -> EmbeddingCall:
-    rest, *inputs = outcome.parts
-    return read_embedding(rest, join_prompts(outcome.meta, inputs))
-
-
-EMBEDDINGS = EmbeddingDialect(job="embedding", read=read_embedding, join=_joined_embedding, write="embeddings")
-
-
-def embeddings_endpoint(parts: Parts, dialect: EmbeddingDialect = EMBEDDINGS) -> CallReader[TextCall]:
-    """Return the handler of a path."""
-
-    def read(body: Buffer) -> TextCall:
-        return of_embedding(dialect.read(body))
-
-    def join(outcome: Outcome) -> TextCall:
-        return of_embedding(dialect.join(outcome))
-
-    return text_endpoint(parts, TextDialect(dialect.job, read, join, dialect.write, dialect.refusal))

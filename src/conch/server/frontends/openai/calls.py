@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -23,48 +24,53 @@ _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
-class CallReader(Generic[_C]):
-    """Handler of a path: reads a call and begins it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallDialect(Generic[_C]):
+    """How an API reads calls, and writes errors.
 
-    `read` reads a small body, `join` what a worker process has made of a large one by `job`. `refusal` writes errors.
+    `read` reads a small body, `join` what a worker process has made of a large one by `job`. `refusal` writes the error
+    of a call that has not been answered yet.
     """
+
+    job: str
+    read: Callable[[Buffer], _C]
+    join: Callable[[Outcome], _C]
+    refusal: Callable[[ConchError], HttpRefusal] = refusal_of
+
+
+class CallReader(Generic[_C]):
+    """Handler of a path: reads a call and begins it."""
 
     def __init__(
         self,
         parts: Parts,
-        job: str,
-        read: Callable[[Buffer], _C],
-        join: Callable[[Outcome], _C],
+        dialect: CallDialect[_C],
         begin: Callable[[HttpRequest, HttpReply, _C, Timeline], None],
-        refusal: Callable[[ConchError], HttpRefusal] = refusal_of,
     ) -> None:
         self._observer = parts.observer
         self._recorder = parts.recorder
         self._tenants = parts.tenants
         self._ignored_fields = parts.ignored_fields
         self._pool = parts.codecs
-        self._job = job
-        self._read = read
-        self._join = join
+        self._dialect = dialect
         self._begin = begin
-        self._refusal = refusal
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one call, now or when the model has."""
-        timeline = Timeline()
+        dialect, timeline = self._dialect, Timeline()
         log_http(self._recorder, request, reply, timeline, "openai")
         try:
             if DEADLINE in request.headers:
                 set_deadlines(timeline, request.headers[DEADLINE])
             if len(request.body) <= MAX_INLINE_BYTES:
-                self._open(request, reply, timeline, self._read, request.body)
+                self._open(request, reply, timeline, dialect.read, request.body)
                 return
-            opened = partial(self._open, request, reply, timeline, self._join)
-            done = partial(continue_call, reply, opened, refusal=self._refusal)
+            opened = partial(self._open, request, reply, timeline, dialect.join)
+            done = partial(continue_call, reply, opened, refusal=dialect.refusal)
             client = self._tenants.client_of_http(request, reply.peer)
-            reply.on_disconnect = self._pool.submit(self._job, {}, [request.body], done, client=client).cancel
+            reply.on_disconnect = self._pool.submit(dialect.job, {}, [request.body], done, client=client).cancel
         except ConchError as error:
-            send_refusal(reply, self._refusal(error))
+            send_refusal(reply, dialect.refusal(error))
 
     def _open(
         self, request: HttpRequest, reply: HttpReply, timeline: Timeline, read: Callable[[Any], _C], source: object

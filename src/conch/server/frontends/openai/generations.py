@@ -17,9 +17,8 @@ from conch.domain.llm.images import EncodedImage
 from conch.domain.llm.output import OutputParser, PlainOutput
 from conch.domain.llm.tool_calls import HERMES
 from conch.domain.request import Span, Timeline, TokenMeter
-from conch.domain.tensor import Buffer
 from conch.protocols.generation_form import GenerationForm
-from conch.protocols.http.message import HttpRefusal, HttpRequest
+from conch.protocols.http.message import HttpRequest
 from conch.protocols.http.reply import HttpReply
 from conch.protocols.openai.choices import ChatForm, CompletionForm, ReplyOptions
 from conch.protocols.openai.large import join_prompts
@@ -34,9 +33,8 @@ from conch.protocols.openai.requests import (
 )
 from conch.server.core.generative_model import GenerativeModel
 from conch.server.frontends.offload.pool import Outcome
-from conch.server.frontends.openai.calls import CallReader, continue_call
+from conch.server.frontends.openai.calls import CallDialect, CallReader, continue_call
 from conch.server.frontends.openai.chat import ChatPrompt, OutputForm
-from conch.server.frontends.openai.errors import refusal_of
 from conch.server.frontends.openai.exchange import Exchange
 from conch.server.frontends.openai.models import OpenAiModels
 from conch.server.frontends.parts import Parts
@@ -93,20 +91,15 @@ class AdmittedCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect(Generic[_Call]):
-    """How an API reads calls, and writes answers and errors.
+class Dialect(CallDialect[_Call], Generic[_Call]):
+    """How an API of generations reads calls, and writes answers and errors.
 
-    `read` reads a small body, `join` what a worker process has made of a large one by `job`. A `ChatCall` is rendered
-    by the model's chat template, a `CompletionCall` has its prompts. `form` makes the form of one answer, whose text
-    begins with the last argument. `refusal` writes the error of a call that has not been answered yet. A stream has
-    calls of tools in pieces unless they are `whole_calls`.
+    A `ChatCall` is rendered by the model's chat template, a `CompletionCall` has its prompts. `form` makes the form of
+    one answer, whose text begins with the last argument. A stream has calls of tools in pieces unless they are
+    `whole_calls`.
     """
 
-    job: str
-    read: Callable[[Buffer], _Call]
-    join: Callable[[Outcome], _Call]
     form: Callable[[_Call, AdmittedCall, str], GenerationForm]
-    refusal: Callable[[ConchError], HttpRefusal] = refusal_of
     whole_calls: bool = False
 
 
@@ -119,9 +112,7 @@ class Generations:
 
     def endpoint(self, dialect: Dialect[_Call]) -> CallReader[_Call]:
         """Return the handler of a path."""
-        return CallReader(
-            self._parts, dialect.job, dialect.read, dialect.join, partial(self.begin, dialect), dialect.refusal
-        )
+        return CallReader(self._parts, dialect, partial(self.begin, dialect))
 
     def begin(
         self, dialect: Dialect[_Call], request: HttpRequest, reply: HttpReply, call: _Call, timeline: Timeline

@@ -91,8 +91,7 @@ class OllamaApi:
         self.embeddings = text_endpoint(parts, _EMBEDDINGS)
 
     def _reader(self, parts: Parts, dialect: Dialect[_Call], *, chat: bool) -> CallReader[_Call]:
-        begin = partial(self._begin, dialect, chat)
-        return CallReader(parts, dialect.job, dialect.read, dialect.join, begin, dialect.refusal)
+        return CallReader(parts, dialect, partial(self._begin, dialect, chat))
 
     def _begin(
         self,

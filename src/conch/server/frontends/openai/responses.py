@@ -39,8 +39,8 @@ class ResponsesApi:
         self._owner = partial(owner_of, parts.keys, parts.tenants)
         self._store = ResponseStore(parts.options.responses_store)
         self._generations = generations
-        self.create = CallReader(parts, "response", read_response, _joined, self._begin)
-        self.count = CallReader(parts, "response", read_response, _joined, self._begin_count)
+        self.create = CallReader(parts, _UNKEPT, self._begin)
+        self.count = CallReader(parts, _COUNTS, self._begin_count)
 
     def _begin(self, request: HttpRequest, reply: HttpReply, call: ResponseCall, timeline: Timeline) -> None:
         """Continue the conversation of an earlier response, and generate. Raises ConchError."""

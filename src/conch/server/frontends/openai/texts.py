@@ -28,7 +28,7 @@ from conch.server.core.served_model import ServedModel
 from conch.server.core.text_encoder import Text, TextEncoder
 from conch.server.frontends.offload import jobs
 from conch.server.frontends.offload.pool import Outcome
-from conch.server.frontends.openai.calls import CallReader
+from conch.server.frontends.openai.calls import CallDialect, CallReader
 from conch.server.frontends.openai.errors import JSON, absent, refusal_of, send_refusal
 from conch.server.frontends.openai.text_feeds import EncoderFeed, Feed, FormFeed
 from conch.server.frontends.parts import Parts
@@ -59,20 +59,15 @@ def serves_texts(model: ServedModel) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class TextDialect:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDialect(CallDialect[TextCall]):
     """How an API reads calls about texts, and writes answers and errors.
 
-    `read` reads a small body, `join` what a worker process has made of a large one by `job`. `write` is the job that
-    writes an answer: of the rows, and of model, tokens, encoding, the duration so far in ns, `options` of the call,
-    labels and the shapes of the rows.
+    `write` is the job that writes an answer: of the rows, and of model, tokens, encoding, the duration so far in ns,
+    `options` of the call, labels and the shapes of the rows.
     """
 
-    job: str
-    read: Callable[[Buffer], TextCall]
-    join: Callable[[Outcome], TextCall]
     write: str
-    refusal: Callable[[ConchError], HttpRefusal] = refusal_of
 
 
 def _joined(outcome: Outcome) -> TextCall:
@@ -94,7 +89,7 @@ def embedding_dialect(
         rest, *inputs = outcome.parts
         return of_embedding(read(rest, join_prompts(outcome.meta, inputs)))
 
-    return TextDialect(job, read_body, join, write, refusal)
+    return TextDialect(job=job, read=read_body, join=join, write=write, refusal=refusal)
 
 
 _EMBEDDINGS = embedding_dialect(read_embedding, "embeddings")
@@ -104,13 +99,12 @@ def texts_of(kind: str) -> TextDialect:
     """Return the dialect of embeddings, or of a kind of call in `protocols/openai/text_calls.py`."""
     if kind == "embedding":
         return _EMBEDDINGS
-    return TextDialect(f"text_{kind}", READERS[kind], _joined, "text_answer")
+    return TextDialect(job=f"text_{kind}", read=READERS[kind], join=_joined, write="text_answer")
 
 
 def text_endpoint(parts: Parts, dialect: TextDialect) -> CallReader[TextCall]:
     """Return the handler of a path."""
-    begin = _Texts(parts, dialect).begin
-    return CallReader(parts, dialect.job, dialect.read, dialect.join, begin, dialect.refusal)
+    return CallReader(parts, dialect, _Texts(parts, dialect).begin)
 
 
 class _Texts:

@@ -13,9 +13,8 @@ from conch.protocols.http.reply import HttpReply
 from conch.protocols.v2_json import documents, generate
 from conch.protocols.v2_json.large import MAX_INLINE_BYTES
 from conch.server.frontends.exchange_log import log_http
-from conch.server.frontends.offload.pool import Done, OffloadPool, Outcome
+from conch.server.frontends.offload.pool import Done, Outcome
 from conch.server.frontends.parts import Parts
-from conch.server.frontends.request_headers import Tenants
 from conch.server.frontends.v2_http.in_flight import InFlight, check_room
 
 _EVENTS = content_type(b"text/event-stream; charset=utf-8") + header(b"Cache-Control", b"no-cache")
@@ -41,14 +40,14 @@ class GenerateEndpoints:
 
     def one(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer with the only response of the model. Raises ConchError if the request is refused."""
-        self._serve(request, reply, name, version, _SingleResponse(request, reply, self._pool, self._tenants))
+        self._serve(request, reply, name, version, _SingleResponse)
 
     def stream(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer with every response as it comes. Raises ConchError if the request is refused."""
-        self._serve(request, reply, name, version, _EventStream(request, reply, self._pool, self._tenants))
+        self._serve(request, reply, name, version, _EventStream)
 
     def _serve(
-        self, request: HttpRequest, reply: HttpReply, name: str, version: int | None, encoder: "_OrderedEncoder"
+        self, request: HttpRequest, reply: HttpReply, name: str, version: int | None, encoder: "type[_OrderedEncoder]"
     ) -> None:
         timeline = Timeline()
         log_http(self._recorder, request, reply, timeline)
@@ -59,10 +58,9 @@ class GenerateEndpoints:
             model = self._inference.model(name, version)
             if request.headers.get(b"content-encoding", b"identity") != b"identity":
                 raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
-            encoder.structured = generate.structured_tensors(model.config)
-            respond = encoder.respond
             meter = check_room(self._inference, model, timeline, request, self._tenants)
             call = InFlight(request, reply, model, version, timeline, trace, meter, self._pool, self._tenants)
+            respond = encoder(call, generate.structured_tensors(model.config)).respond
             if len(request.body) > MAX_INLINE_BYTES:
                 described = generate.describe_model(model.config)
                 admit = partial(self._admit_decoded, call, respond)
@@ -90,17 +88,16 @@ class GenerateEndpoints:
 
 
 class _OrderedEncoder:
-    """Encodes responses in order, large ones by a worker process."""
+    """Encodes the responses of a call in order, large ones by a worker process."""
 
-    def __init__(self, request: HttpRequest, reply: HttpReply, pool: OffloadPool, tenants: Tenants) -> None:
-        self._request = request
-        self._reply = reply
-        self._pool = pool
-        self._tenants = tenants
+    def __init__(self, call: InFlight, structured: frozenset[str]) -> None:
+        """`structured` are the names of tensors that are JSON values."""
+        self._call = call
+        self._reply = call.reply
+        self._structured = structured
         self._waiting: deque[tuple[InferResponse | ConchError | None, bool]] = deque()
         self._waiting_bytes = 0
         self._writing = False
-        self.structured: frozenset[str] = frozenset()
 
     def respond(self, answer: InferResponse | ConchError | None, final: bool) -> None:
         """Encode and send a response, or the error that ends them; see `request.Respond`."""
@@ -116,12 +113,12 @@ class _OrderedEncoder:
                 self._reply.note_degraded(answer.degraded)
             try:
                 if _size(answer) > MAX_INLINE_BYTES:
-                    client = self._tenants.client_of_http(self._request, self._reply.peer)
-                    args, parts = generate.describe_response(answer, self.structured)
-                    self._pool.submit("generate_response", args, parts, self._done(final), client=client)
+                    args, parts = generate.describe_response(answer, self._structured)
+                    call = self._call
+                    call.pool.submit("generate_response", args, parts, self._done(final), client=call.client())
                     self._writing = True
                     return
-                document = generate.encode_response(answer, self.structured)
+                document = generate.encode_response(answer, self._structured)
             except ConchError as error:
                 document = error
         self.send(document, final)
@@ -145,8 +142,8 @@ class _OrderedEncoder:
 class _SingleResponse(_OrderedEncoder):
     """Sends the only response of a request as JSON."""
 
-    def __init__(self, request: HttpRequest, reply: HttpReply, pool: OffloadPool, tenants: Tenants) -> None:
-        super().__init__(request, reply, pool, tenants)
+    def __init__(self, call: InFlight, structured: frozenset[str]) -> None:
+        super().__init__(call, structured)
         self._responses = 0
         self._document: bytes | ConchError = b""
 
@@ -172,8 +169,8 @@ class _SingleResponse(_OrderedEncoder):
 class _EventStream(_OrderedEncoder):
     """Sends responses as events as they come; they are queued while the client does not keep up."""
 
-    def __init__(self, request: HttpRequest, reply: HttpReply, pool: OffloadPool, tenants: Tenants) -> None:
-        super().__init__(request, reply, pool, tenants)
+    def __init__(self, call: InFlight, structured: frozenset[str]) -> None:
+        super().__init__(call, structured)
         self._unsent = bytearray()
         self._catching_up: asyncio.Task[None] | None = None
 

@@ -3,11 +3,12 @@
 import asyncio
 from types import SimpleNamespace
 
-from conch.domain.request import InferResponse
+from conch.domain.request import InferResponse, Timeline
 from conch.domain.tensor import Tensor, pack_bytes
 from conch.protocols.http.message import HttpRequest
 from conch.server.frontends.request_headers import Tenants
 from conch.server.frontends.v2_http import generate
+from conch.server.frontends.v2_http.in_flight import InFlight
 
 LARGE = pack_bytes([b"x" * (2**20)])
 
@@ -41,7 +42,8 @@ async def test_waiting_responses_count_towards_the_bound_of_a_slow_client() -> N
     reply = SlowReply()
     pool = SimpleNamespace(submit=lambda *_, **__: None)  # its worker never answers
     request = HttpRequest(b"POST", "/", [])
-    stream = generate._EventStream(request, reply, pool, Tenants())  # type: ignore[arg-type]
+    call = InFlight(request, reply, None, None, Timeline(), None, None, pool, Tenants())  # type: ignore[arg-type]
+    stream = generate._EventStream(call, frozenset())
     stream.send(b"{}", False)  # the client does not keep up from here on
     taken = 0
     while not reply.ended:

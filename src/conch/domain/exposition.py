@@ -5,7 +5,7 @@ Triton, whose names dashboards use. The tests use the library's parser.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 from conch.domain.metrics.catalog import all_metrics
 from conch.domain.metrics.metric import Kind, MetricDefinition
 
-PIECE_POINTS = 32
+_PIECE_POINTS = 32
 _LABEL_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
@@ -98,34 +98,54 @@ def pieces(family: Family) -> Iterator[bytes]:
     """Render a family in pieces of 32 points; without points there are none."""
     name = family.name
     head = f"# HELP {name} {family.help.translate(HELP_ESCAPES)}\n# TYPE {name} {family.kind}\n"
+    return pieces_below(head, family, number_text)
+
+
+def pieces_below(
+    head: str,
+    family: Family,
+    label_number: Callable[[float], str],
+    exemplar: Callable[[Exemplar], str] | None = None,
+) -> Iterator[bytes]:
+    """Render the points of a family below its head, in pieces of 32.
+
+    `label_number` writes bounds of buckets and quantiles, `exemplar` what follows the count of a bucket that has one.
+    """
     points = iter(family.points)
-    while some := list(islice(points, PIECE_POINTS)):
-        yield (head + "".join([_lines(name, point) for point in some])).encode()
+    while some := list(islice(points, _PIECE_POINTS)):
+        yield (head + "".join([_lines(family.name, point, label_number, exemplar) for point in some])).encode()
         head = ""
 
 
-def _lines(name: str, point: Point) -> str:
+def _lines(
+    name: str, point: Point, label_number: Callable[[float], str], exemplar: Callable[[Exemplar], str] | None
+) -> str:
     value, labels = point
     text = labels.text if isinstance(labels, Labels) else label_text(labels)
     braces = f"{{{text}}}" if text else ""
     more = f"{text}," if text else ""
     if isinstance(value, Buckets):
-        bounds = zip(_bounds(value.bounds), value.counts, strict=True)
-        lines = [f"{name}_bucket{{{more}le={bound}}} {number_text(count)}\n" for bound, count in bounds]
+        bounds = zip(_bounds(value.bounds, label_number), value.counts, strict=True)
+        lines = [f"{name}_bucket{{{more}le={bound}}} {number_text(count)}" for bound, count in bounds]
+        if exemplar is not None and value.exemplars is not None:
+            for index, traced in value.exemplars.items():
+                lines[index] += exemplar(traced)
         count = value.counts[-1] if value.counts else 0
-        lines += [f"{name}_sum{braces} {number_text(value.total)}\n", f"{name}_count{braces} {number_text(count)}\n"]
     elif isinstance(value, Quantiles):
-        pairs = [(number_text(quantile), number_text(measured)) for quantile, measured in value.values]
-        lines = [f'{name}{{{more}quantile="{quantile}"}} {pair}\n' for quantile, pair in pairs]
-        lines += [f"{name}_count{braces} {value.number}\n", f"{name}_sum{braces} {number_text(value.total)}\n"]
+        lines = [
+            f'{name}{{{more}quantile="{label_number(which)}"}} {number_text(quantile)}'
+            for which, quantile in value.values
+        ]
+        count = value.number
     else:
         return f"{name}{braces} {number_text(value)}\n"
-    return "".join(lines)
+    lines += [f"{name}_sum{braces} {number_text(value.total)}", f"{name}_count{braces} {number_text(count)}", ""]
+    return "\n".join(lines)
 
 
-@lru_cache(maxsize=256)
-def _bounds(bounds: tuple[float, ...]) -> list[str]:
-    return [f'"{number_text(bound)}"' for bound in bounds]
+@lru_cache(maxsize=512)
+def _bounds(bounds: tuple[float, ...], label_number: Callable[[float], str]) -> list[str]:
+    return [f'"{label_number(bound)}"' for bound in bounds]
 
 
 def label_text(labels: Mapping[str, str]) -> str:

@@ -5,21 +5,9 @@ Its counters must end with `_total`. Those of Triton do not; they keep their nam
 """
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
-from itertools import islice
+from math import inf
 
-from conch.domain.exposition import (
-    HELP_ESCAPES,
-    PIECE_POINTS,
-    Buckets,
-    Exemplar,
-    Family,
-    Labels,
-    Point,
-    Quantiles,
-    label_text,
-    number_text,
-)
+from conch.domain.exposition import HELP_ESCAPES, Exemplar, Family, number_text, pieces_below
 
 CONTENT_TYPE = b"application/openmetrics-text; version=1.0.0; charset=utf-8"
 _MEDIA_TYPE = "application/openmetrics-text"
@@ -55,42 +43,13 @@ def openmetrics_pieces(families: Iterable[Family]) -> Iterator[bytes]:
         shown = "unknown" if kind == "counter" and base == name else kind
         text = family.help.translate(HELP_ESCAPES).replace('"', r"\"")
         head = f"# HELP {base} {text}\n# TYPE {base} {shown}\n"
-        points = iter(family.points)
-        while some := list(islice(points, PIECE_POINTS)):
-            yield (head + "".join([_lines(name, point) for point in some])).encode()
-            head = ""
+        yield from pieces_below(head, family, _float_text, _exemplar_text)
     yield b"# EOF\n"
 
 
-def _lines(name: str, point: Point) -> str:
-    value, labels = point
-    text = labels.text if isinstance(labels, Labels) else label_text(labels)
-    braces = f"{{{text}}}" if text else ""
-    more = f"{text}," if text else ""
-    if isinstance(value, Buckets):
-        count = value.counts[-1] if value.counts else 0
-        exemplars = value.exemplars or {}
-        lines = [
-            f"{name}_bucket{{{more}le={bound}}} {number_text(number)}{_exemplar(exemplars.get(index))}\n"
-            for index, (bound, number) in enumerate(zip(_bounds(value.bounds), value.counts, strict=True))
-        ]
-    elif isinstance(value, Quantiles):
-        count = value.number
-        lines = [
-            f'{name}{{{more}quantile="{float(which)!r}"}} {number_text(quantile)}\n' for which, quantile in value.values
-        ]
-    else:
-        return f"{name}{braces} {number_text(value)}\n"
-    lines += [f"{name}_sum{braces} {number_text(value.total)}\n", f"{name}_count{braces} {number_text(count)}\n"]
-    return "".join(lines)
+def _float_text(value: float) -> str:
+    return number_text(value) if value == inf else repr(float(value))
 
 
-@lru_cache(maxsize=256)
-def _bounds(bounds: tuple[float, ...]) -> list[str]:
-    return [f'"{number_text(bound) if bound == float("inf") else repr(float(bound))}"' for bound in bounds]
-
-
-def _exemplar(exemplar: Exemplar | None) -> str:
-    if exemplar is None:
-        return ""
+def _exemplar_text(exemplar: Exemplar) -> str:
     return f' # {{trace_id="{exemplar.trace_id}"}} {number_text(exemplar.value)} {exemplar.time_s:.3f}'

@@ -72,6 +72,6 @@ def test_a_histogram_and_a_summary_without_labels() -> None:
         ("h_sum", {}, 2),
         ("h_count", {}, 4),
         ("s", {"quantile": "0.5"}, 1.5),
-        ("s_count", {}, 2),
         ("s_sum", {}, 3),
+        ("s_count", {}, 2),
     ]

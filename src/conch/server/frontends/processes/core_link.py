@@ -4,6 +4,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -53,28 +54,18 @@ from conch.server.observability.tracing.observer import Observer
 _log: Final = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class CoreParts:
     """What the core serves frontend processes with. `traffic` counts the refusals of forwarded requests, by port."""
 
-    def __init__(
-        self,
-        inference: Inference,
-        observer: Observer,
-        recorder: EventRecorder,
-        regions: Regions,
-        routers: Mapping[str, Router],
-        methods: Mapping[str, Method],
-        traffic: Mapping[str, Traffic],
-        explain: Explain | None,
-    ) -> None:
-        self.inference = inference
-        self.observer = observer
-        self.recorder = recorder
-        self.regions = regions
-        self.routers = routers
-        self.methods = methods
-        self.traffic = traffic
-        self.explain = explain
+    inference: Inference
+    observer: Observer
+    recorder: EventRecorder
+    regions: Regions
+    routers: Mapping[str, Router]
+    methods: Mapping[str, Method]
+    traffic: Mapping[str, Traffic]
+    explain: Explain | None
 
 
 class CoreLink:

@@ -27,6 +27,7 @@ SUPPORTED = (
 )
 
 
+@dataclasses.dataclass
 class TensorKind:
     """The tensor of one annotation: `read` makes a value of an array, `write` an array of a value.
 
@@ -35,26 +36,14 @@ class TensorKind:
     None if that is long or unknown.
     """
 
-    def __init__(
-        self,
-        datatype: str,
-        shape: List[int],
-        read: Callable[[Any], Any],
-        write: Callable[[Any], Any],
-        *,
-        item: Optional[TensorKind] = None,
-        is_array: bool = False,
-        is_json: bool = False,
-        example: Any = None,
-    ) -> None:
-        self.datatype = datatype
-        self.shape = shape
-        self.read = read
-        self.write = write
-        self.item = item
-        self.is_array = is_array
-        self.is_json = is_json
-        self.example = example
+    datatype: str
+    shape: List[int]
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any]
+    item: Optional[TensorKind] = None
+    is_array: bool = False
+    is_json: bool = False
+    example: Any = None
 
 
 def kind_of(annotation: Any) -> TensorKind:

@@ -191,6 +191,8 @@ def test_statistics_and_metrics_tell_the_same(client: Client, conch: ConchProces
 def test_ensembles_count_for_themselves_and_for_their_steps(client: Client, conch: ConchProcess) -> None:
     def counts() -> dict[str, int]:
         answer = client.plain(client.client.get_inference_statistics())
+        names = [row["name"] for row in answer["model_stats"]]
+        assert names == sorted(names)
         return {row["name"]: int(row["inference_stats"]["success"]["count"]) for row in answer["model_stats"]}
 
     before = counts()

@@ -56,6 +56,13 @@ async def test_waits_for_a_resource_are_in_the_event_log() -> None:
     assert not [kind for kind, _ in second.unfinished()]
 
 
+@pytest.mark.parametrize(("counts", "needed"), [((1, 2), 2), ((2, 1), 1), ((3, 3), 3), ((1, 2, 1), 1)])
+async def test_the_last_count_of_a_resource_applies_as_in_triton(counts: tuple[int, ...], needed: int) -> None:
+    shared = RateLimiter([ResourceLimit("Q", 1, None)])
+    with pytest.raises(ConfigError, match=f"the minimum required count is {needed}:"):
+        await model(shared, limited([ResourceNeed("R", count) for count in counts]))
+
+
 async def test_models_that_share_a_resource_take_turns() -> None:
     shared = RateLimiter()
     need = [ResourceNeed("R", 1)]

@@ -85,5 +85,6 @@ def _claim(instance: Instance, wake: Callable[[], None]) -> Claim:
     plan = instance.plan
     needs: Counter[Resource] = Counter()
     for need in plan.rate.resources:
-        needs[need.name, None if need.shared else plan.device_id] += need.count
+        # The last count of a resource applies, as in Triton.
+        needs[need.name, None if need.shared else plan.device_id] = need.count
     return Claim(needs, plan.rate.priority, wake, instance)

@@ -167,7 +167,8 @@ def test_a_load_that_takes_long_shows_its_time_in_forty_columns_and_ascii(tmp_pa
         screen.until("| starting Slow 0:00:0")
         (tmp_path / "go").touch()
         screen.until("Slow is ready on")
-        screen.until(", starting ")
+        screen.until("        starting the server ")
+        screen.until("        starting ")
         screen.until("Ctrl-C stops the server")
         process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT_S) == 0

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.running import environment
+from tests.server.hub import Hub
 from tests.support.models import ECHO, tensor, write_python
 from tests.support.ports import free_port
 from tests.support.server_process import ConchProcess
@@ -172,6 +173,16 @@ def test_progress_stays_in_one_line(tmp_path: Path, more: dict[str, str]) -> Non
     assert re.search(r"0:00:0\d", text)  # what remains
     assert max(map(len, lines(text.replace("\r", "\n")))) <= COLUMNS
     assert "\x1b[1A" not in text  # the cursor never leaves the line
+
+
+def test_a_pull_breaks_at_words_and_its_spinner_is_ascii(tmp_path: Path) -> None:
+    with Hub({"team/digits-of-a-long-name": {"digits-of-a-long-name.onnx": DIGITS.read_bytes()}}) as hub:
+        given = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+        text = shown(tmp_path, *CONCH, "pull", "hf://team/digits-of-a-long-name", **given, **ASCII_ONLY)
+    assert "run it: conch run digits-of-a-long-name" in text
+    assert "\nfetching digits-of-a-long-name.onnx of\n  team/digits-of-a-long-name at" in f"\n{text}"
+    assert "writing digits-of-a-long-name, " in text
+    assert "\\u28" not in text  # dots in Braille
 
 
 def test_the_line_of_a_wait_is_cut_so_that_it_can_be_erased(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import os
 import sys
 from textwrap import TextWrapper
-from typing import TextIO
+from typing import IO
 
 from conch.base.control_characters import printable_lines
 
@@ -15,7 +15,7 @@ def say(text: str) -> None:
     print(folded(printable_lines(text), sys.stderr), file=sys.stderr, flush=True)
 
 
-def terminal_columns(stream: TextIO) -> int:
+def terminal_columns(stream: IO[str]) -> int:
     """Return the width of the terminal that a stream writes to, 0 if it writes elsewhere."""
     try:
         if not stream.isatty():
@@ -25,7 +25,7 @@ def terminal_columns(stream: TextIO) -> int:
         return 0
 
 
-def folded(text: str, stream: TextIO, indent: int = 2) -> str:
+def folded(text: str, stream: IO[str], indent: int = 2) -> str:
     """Return text whose lines break at words where they exceed the stream's terminal; other lines stay as they are.
 
     `indent` is that of continuations. Words are not broken, so that paths can be copied.

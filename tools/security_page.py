@@ -211,10 +211,9 @@ BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("Label file", size(model_folder.MAX_LABEL_BYTES)),
         ("Files and folders compared for changes", f"{watch.MAX_ENTRIES:,}"),
         ("Files of a load request", f"{override.MAX_FILES:,}; {size(override.MAX_FILES_BYTES)}"),
-        ("Path of an uploaded file", f"{size(override.MAX_PATH_BYTES)}, {override.MAX_PATH_DEPTH} folders"),
         ("Name or path in a configuration", f"{limits.MAX_STRING_CHARS:,} characters"),
         (
-            "Path in an archive",
+            "Path in an archive or of an uploaded file",
             f"{size(listing.MAX_PATH_BYTES)}, {listing.MAX_PATH_DEPTH} folders, names of {listing.MAX_NAME_BYTES}",
         ),
         (

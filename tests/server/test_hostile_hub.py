@@ -162,7 +162,7 @@ def test_names_that_lead_out_or_control_the_terminal(tmp_path: Path, name: str) 
         result = from_hub(hub, tmp_path / "a" / "b", "hf://team/one")
         assert hub.fetched == []
     assert result.returncode == 1
-    assert "leads out of the repository" in result.stderr or "contains control characters" in result.stderr
+    assert "leads out of its folder" in result.stderr or "contains control characters" in result.stderr
     assert "\x1b" not in result.stderr + result.stdout
     assert result.stderr.count("\n") == 1
 

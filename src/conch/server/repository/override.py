@@ -3,17 +3,15 @@
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from conch.base.control_characters import has_control_characters
 from conch.base.errors import ConfigError, Unavailable
 from conch.server.repository.disk_space import FULL, NoSpace, require_space
+from conch.server.repository.remote.listing import inside
 from conch.server.repository.temporary_folders import MACHINE_ERRORS, TemporaryFolders
 
 MAX_FILES = 10_000
 MAX_FILES_BYTES = 2 << 30
-MAX_PATH_BYTES = 2048
-MAX_PATH_DEPTH = 64
 _REMEDY = "set the environment variable TMPDIR to another folder"
 
 
@@ -46,7 +44,7 @@ class UploadFolders:
         if size > MAX_FILES_BYTES:
             raise ConfigError(f"load of '{name}': its files have {size} bytes; the limit is {MAX_FILES_BYTES}")
         require_space(Path(tempfile.gettempdir()), size, f"load of '{name}'", _REMEDY)
-        paths = {path: _inside(name, path) for path in files}
+        paths = {path: inside(path, f"load of '{name}': 'file:<version>/<name>'") for path in files}
 
         def fill(directory: Path) -> None:
             for path, contents in files.items():
@@ -67,24 +65,3 @@ def _write(name: str, path: str, target: Path, contents: bytes) -> None:
                 + _REMEDY
             ) from error
         raise ConfigError(f"load of '{name}': 'file:{path}' cannot be written: {error.strerror}") from error
-
-
-def _inside(name: str, path: str) -> PurePosixPath:
-    relative = PurePosixPath(path)
-    shown = ascii(path[:200])[1:-1]
-    try:
-        size = len(path.encode())
-    except UnicodeEncodeError:
-        raise ConfigError(f"load of '{name}': 'file:{shown}' is not UTF-8") from None
-    if relative.is_absolute() or ".." in relative.parts or "\0" in path or not relative.parts:
-        raise ConfigError(
-            f"load of '{name}': 'file:{shown}' must be a path inside the model's directory, such as 'file:1/model.onnx'"
-        )
-    if has_control_characters(path):
-        raise ConfigError(f"load of '{name}': 'file:{shown}' contains control characters")
-    if size > MAX_PATH_BYTES or len(relative.parts) > MAX_PATH_DEPTH:
-        raise ConfigError(
-            f"load of '{name}': 'file:{shown}…' has {size} bytes and is {len(relative.parts)} folders deep; "
-            f"the limits are {MAX_PATH_BYTES} bytes and {MAX_PATH_DEPTH} folders"
-        )
-    return relative

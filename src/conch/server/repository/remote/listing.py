@@ -76,7 +76,7 @@ def fingerprint_of(entries: Iterable[RemoteFile]) -> Fingerprint:
 
 
 def inside(path: str, where: str) -> PurePosixPath:
-    """Validate and return a path that a remote repository named.
+    """Validate and return a path that a remote repository or a client named.
 
     Raises ConfigError if it leads out of its folder, is not UTF-8, contains control characters, or is longer or deeper
     than the limits.
@@ -88,7 +88,7 @@ def inside(path: str, where: str) -> PurePosixPath:
         raise ConfigError(f"{where}: the path '{shown}' is not UTF-8") from None
     relative = PurePosixPath(path)
     if relative.is_absolute() or not relative.parts or ".." in relative.parts or "\0" in path or "\\" in path:
-        raise ConfigError(f"{where}: the path '{shown}' leads out of the repository")
+        raise ConfigError(f"{where}: the path '{shown}' leads out of its folder")
     if has_control_characters(path):
         raise ConfigError(f"{where}: the path '{shown}' contains control characters")
     if size > MAX_PATH_BYTES or any(len(part.encode()) > MAX_NAME_BYTES for part in relative.parts):

@@ -87,7 +87,7 @@ def zip_link(name: str, target: bytes) -> bytes:
         (header("m/d", tarfile.CHRTYPE), "is a device or pipe"),
         (header("m/d", tarfile.FIFOTYPE), "is a device or pipe"),
         (header("m/d", b"Z"), "is a device or pipe|damaged"),
-        (header("../m"), "leads out of the repository"),
+        (header("../m"), "leads out of its folder"),
         (header("/".join("a" * 300)), "is 300 folders deep; the limit is 64"),
         (header("m/" + "a" * 300), "has 302 bytes; the limits are 2048, and 255 for each name"),
         (header("m/a") + header("m/a/b"), "'m/a' is both a file and a folder"),

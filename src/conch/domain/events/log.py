@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from conch.base.errors import InvalidRequest, NotFound
 from conch.domain.events.layout import DTYPES, FORMAT, KINDS, NAME, TIME
@@ -101,6 +102,21 @@ class EventLog:
     def wall(self, time: int) -> int:
         """Return the Unix time in ns of a time in the log, by the wall clock of when the log was read."""
         return self.wall_ns + int(time) - self.monotonic_ns
+
+    def call_times(self, requests: Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return when the calls of requests began and ended: first byte and last write, where the log has the call."""
+        began, ended = requests["received"].astype(np.int64), requests["done"].astype(np.int64)
+        calls = np.sort(self.exchanges, order="number")
+        if not len(calls):
+            return began, ended
+        call = calls[np.minimum(np.searchsorted(calls["number"], requests["exchange"]), len(calls) - 1)]
+        known = (call["number"] == requests["exchange"]) & (requests["exchange"] > 0) & (requests["parent"] == 0)
+        first = np.where(call["first_byte"] > 0, call["first_byte"], call["received"])
+        last = np.max([call["drained"], call["written"], call["encoded"]], axis=0)
+        return (
+            np.where(known & (first > 0), np.minimum(first, began), began),
+            np.where(known & (ended > 0), np.maximum(last, ended), ended),
+        )
 
     def find(self, text: str) -> int:
         """Return the number of the newest request with an id: `#number`, its id, X-Request-Id or trace id.

@@ -57,22 +57,8 @@ def run_of(log: EventLog, model: str, after_ns: int = 0) -> ReplayRun:
     rows = rows[(rows["model"] == number) & (rows["received"] > after_ns) & (rows["outcome"] != 0)]
     rows = rows[np.argsort(rows["received"], kind="stable")]
     succeeded = rows[rows["outcome"] == _OK]
-    began, ended = _calls(log, succeeded)
+    began, ended = log.call_times(succeeded)
     return ReplayRun((ended - began) / 1e9, len(rows), len(rows) - len(succeeded), _batches(log, rows))
-
-
-def _calls(log: EventLog, rows: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return when the calls of requests began and ended: first byte and last write, where the log has the call."""
-    calls = np.sort(log.exchanges, order="number")
-    began, ended = rows["received"].astype(np.int64), rows["done"].astype(np.int64)
-    if not len(calls):
-        return began, ended
-    call = calls[np.minimum(np.searchsorted(calls["number"], rows["exchange"]), len(calls) - 1)]
-    known = (call["number"] == rows["exchange"]) & (rows["exchange"] > 0) & (rows["parent"] == 0)
-    first = np.where(call["first_byte"] > 0, call["first_byte"], call["received"])
-    last = np.max([call["drained"], call["written"], call["encoded"]], axis=0)
-    began = np.where(known & (first > 0), np.minimum(first, began), began)
-    return began, np.where(known, np.maximum(last, ended), ended)
 
 
 def _batches(log: EventLog, rows: NDArray[Any]) -> list[frozenset[int]]:

@@ -382,19 +382,7 @@ def _executing(log: EventLog, config: ModelConfig, rows: Table, begun: Integers)
 
 def _requests(log: EventLog, roots: _Roots) -> ClientRequests:
     rows = roots.rows
-    began, ended = rows["received"].astype(np.int64), rows["done"].astype(np.int64)
-    exchanges = log.exchanges
-    if len(exchanges):
-        order = np.argsort(exchanges["number"])
-        numbers = exchanges["number"][order]
-        at = np.clip(np.searchsorted(numbers, rows["exchange"]), 0, len(numbers) - 1)
-        # Of a call with several requests, the times are those of the call.
-        known = (numbers[at] == rows["exchange"]) & (rows["exchange"] > 0) & (rows["parent"] == 0)
-        calls = exchanges[order][at]
-        first = np.where(calls["first_byte"] > 0, calls["first_byte"], calls["received"])
-        last = np.max([calls["drained"], calls["written"], calls["encoded"]], axis=0)
-        began = np.where(known & (first > 0), np.minimum(first, rows["queued"]), began)
-        ended = np.where(known & (last > 0) & (ended > 0), np.maximum(last, ended), ended)
+    began, ended = log.call_times(rows)
     released = _last_release(log, roots)
     answered = (released > 0) & (ended > 0)
     after = np.where(answered, ended - released, 0)

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from logging import getLogger
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
 from threading import Timer
 from typing import Any
 
@@ -34,6 +36,8 @@ from conch.server.backends.threaded import Arrays, Lanes, ThreadedInstance
 
 _log = getLogger(__name__)
 
+# Older versions open external weights by absolute paths, `..` and links.
+_CONFINED_SINCE = (1, 24)
 _MODEL_FILE = "model.onnx"
 
 # Element types of onnxruntime → wire datatypes.
@@ -378,10 +382,25 @@ def _info(node: Any) -> TensorInfo:
     return TensorInfo(node.name, _DATATYPES.get(node.type, ""), dims, node.type)
 
 
+def _refuse_outside_weights(path: Path, instance: str) -> None:
+    """Raise ModelLoadError if this onnxruntime would read the weights of a model from any file of the machine."""
+    version = tuple(map(int, re.findall(r"\d+", ort.__version__)[:2]))
+    if version >= _CONFINED_SINCE or not path.stat().st_size:
+        return
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        if data.find(b"location") < 0:  # the key of the path, in a tensor of any graph
+            return
+    raise ModelLoadError(
+        f"'{path}' may name files of weights, which onnxruntime {ort.__version__} also reads outside of the model's "
+        f"folder; install onnxruntime>={'.'.join(map(str, _CONFINED_SINCE))} (model instance '{instance}')"
+    )
+
+
 def _open(
     source: ModelSource, options: ort.SessionOptions, providers: Sequence[Any], instance: str
 ) -> ort.InferenceSession:
     path = model_path(source, _MODEL_FILE, instance)
+    _refuse_outside_weights(path, instance)
     try:
         return ort.InferenceSession(str(path), options, providers=list(providers))
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What Linux counts for a process, /proc/PID/stat (proc(5)), and how long a thread waits for a processor."""
+"""What Linux counts for a process, /proc/PID/stat (proc(5)), and how long threads wait for a processor."""
 
 import os
 from dataclasses import dataclass
@@ -78,3 +78,16 @@ class CpuWait:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def cpu_pressure(proc: Path = PROC) -> float:
+    """Return the part of the last ten seconds in which threads of the machine waited for a processor, 0 to 1.
+
+    It is the kernel's pressure stall information (`some avg10`); 0.0 where the kernel does not have it.
+    """
+    try:
+        some, *_ = (proc / "pressure" / "cpu").read_text().splitlines()
+        averages = dict(field.split("=") for field in some.split()[1:])
+        return float(averages["avg10"]) / 100
+    except (OSError, ValueError, KeyError):
+        return 0.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conch.base.process.process_stat import TICKS_PER_S, ProcessStat
+from conch.base.process.process_stat import TICKS_PER_S, ProcessStat, cpu_pressure
 
 
 def test_this_process() -> None:
@@ -40,3 +40,15 @@ def test_a_malformed_reading_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "stat").write_text(text)
     assert ProcessStat.read(1, tmp_path) is None
+
+
+SOME, FULL = "some avg10=56.75 avg60=62.24 avg300=77.35 total=4255224974\n", "full avg10=0.00 avg60=0.00 total=0\n"
+
+
+@pytest.mark.parametrize(("text", "part"), [(SOME + FULL, 0.5675), (SOME, 0.5675), ("", 0.0), ("some avg10", 0.0)])
+def test_the_pressure_on_processors(tmp_path: Path, text: str, part: float) -> None:
+    assert cpu_pressure(tmp_path) == 0.0  # without such a file
+    (tmp_path / "pressure").mkdir()
+    (tmp_path / "pressure" / "cpu").write_text(text)
+    assert cpu_pressure(tmp_path) == pytest.approx(part)
+    assert 0.0 <= cpu_pressure() <= 1.0

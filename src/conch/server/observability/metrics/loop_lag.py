@@ -2,7 +2,9 @@
 
 A lag has two causes: a call ran for too long on the loop, or the loop's thread got no CPU time, which is not a fault of
 the server. So the lag is without the time in which that thread was ready to run, and at most the CPU time
-that the process used meanwhile. Collections of garbage are recorded in the event log, too.
+that the process used meanwhile. Where processors are contended, a long lag counts only if that thread computed:
+otherwise it may have waited for another one, which held the interpreter's lock and got no processor. Collections of
+garbage are recorded in the event log, too.
 """
 
 import asyncio
@@ -14,11 +16,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import accumulate
 from math import inf
-from time import monotonic, monotonic_ns, process_time, thread_time_ns
+from time import monotonic, monotonic_ns, process_time, thread_time, thread_time_ns
 from types import FrameType
 from typing import Any
 
-from conch.base.process.process_stat import CpuWait
+from conch.base.process.process_stat import CpuWait, cpu_pressure
 from conch.domain.exposition import Buckets, Family
 from conch.server.observability.event_log import EventRecorder
 from conch.server.observability.metrics.reading import Reading, read_one
@@ -55,6 +57,10 @@ INTERVAL_S = 0.025
 MAX_BLOCKED_S = 0.1
 # Upper bounds of the histogram, in seconds.
 BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+# Processors are contended if threads of the machine waited for one for more than this part of the last ten seconds.
+_CONTENDED = 0.25
+# The part of a lag, without its waits, that is computed by a call on the loop; to wait for the lock takes some, too.
+_OWN = 0.8
 # Minimum time between log lines; the metrics count every stall.
 _LOG_INTERVAL_S = 10.0
 
@@ -80,6 +86,7 @@ class LoopLag:
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._cpu_s = 0.0
+        self._own_s = 0.0
         self._wait: CpuWait | None = None
         self._waited_ns = 0
         self._running = ""  # description of the code that the alarm interrupted
@@ -118,6 +125,7 @@ class LoopLag:
         self._waited_ns = self._wait.total_ns() or 0
         self._due = monotonic() + INTERVAL_S
         self._cpu_s = process_time()
+        self._own_s = thread_time()
         self._timer = self._loop.call_later(INTERVAL_S, self._fired)
         if self._armed:
             signal.setitimer(signal.ITIMER_REAL, INTERVAL_S + MAX_BLOCKED_S)
@@ -133,6 +141,9 @@ class LoopLag:
                 cpu_s, wait_s = min(used_s, lag), min(waited_s, lag)
                 self._recorder.pause("stall", end - int(lag * 1e9), end, int(cpu_s * 1e9), int(wait_s * 1e9))
             lag = min(lag - waited_s, used_s)
+            own_s = thread_time() - self._own_s
+            if lag > MAX_BLOCKED_S and own_s < _OWN * lag and cpu_pressure() > _CONTENDED:
+                lag = 0.0
         self._add(max(lag, 0.0))
         self._schedule()
 

@@ -1,10 +1,17 @@
 """Blocking the event loop is measured, and what blocks it named; idling is not blocking."""
 
 import asyncio
+import ctypes
+import hashlib
 import logging
 import math
+import os
 import signal
+import subprocess
+import sys
+import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -52,6 +59,52 @@ async def test_time_without_a_processor_does_not_count() -> None:
     await beats(lag)
     lag.stop()
     assert lag.stalls == 0
+
+
+@pytest.fixture
+def busy_processors() -> Iterator[None]:
+    """Two other processes for each processor."""
+    command = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command) for _ in range(2 * len(os.sched_getaffinity(0)))]
+    yield
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("busy_processors")
+async def test_the_lock_in_a_thread_that_waits_for_a_processor_does_not_count() -> None:
+    """One thread computes without the interpreter's lock; the other holds it, and gets no processor.
+
+    A call on the loop counts all the same.
+    """
+    ended = threading.Event()
+
+    def compute() -> None:
+        data = bytes(1 << 24)
+        while not ended.is_set():
+            hashlib.sha256(data)
+
+    computing = threading.Thread(target=compute)
+    lag = LoopLag()
+    try:
+        computing.start()
+        lag.start()
+        until = time.monotonic() + 6
+        while time.monotonic() < until:
+            await beats(lag)
+            before = lag.stalls
+        await asyncio.to_thread(ctypes.PyDLL(None).usleep, 900_000)
+        await beats(lag)
+        assert lag.stalls == before
+        work(3 * MAX_BLOCKED_S)
+        await beats(lag)
+        assert lag.stalls == before + 1
+    finally:
+        ended.set()
+        computing.join()
+        lag.stop()
 
 
 async def test_the_alarm_finds_the_running_code_and_is_removed(caplog: pytest.LogCaptureFixture) -> None:

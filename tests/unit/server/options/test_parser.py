@@ -321,15 +321,15 @@ def test_settings_of_a_backend_have_precedence(repository: str) -> None:
 
 def test_latency_metrics_are_switched_one_by_one(repository: str) -> None:
     options = parse([repository], {})
-    assert (options.counter_latencies, options.histogram_latencies) == (True, False)
+    assert (options.metrics.counter_latencies, options.metrics.histogram_latencies) == (True, False)
     settings = ["--metrics-config=counter_latencies=false", "--metrics-config", "histogram_latencies=true"]
     options = parse([repository, *settings], {})
-    assert (options.counter_latencies, options.histogram_latencies) == (False, True)
+    assert (options.metrics.counter_latencies, options.metrics.histogram_latencies) == (False, True)
 
 
 def test_a_file_of_custom_metrics_is_yaml_or_python(repository: str) -> None:
-    assert parse([repository], {}).custom_metrics == ""
-    assert parse([repository, "--metrics-config=custom_metrics=/m/a.yaml"], {}).custom_metrics == "/m/a.yaml"
+    assert parse([repository], {}).metrics.custom_metrics == ""
+    assert parse([repository, "--metrics-config=custom_metrics=/m/a.yaml"], {}).metrics.custom_metrics == "/m/a.yaml"
     (problem,) = problems([repository, "--metrics-config=custom_metrics=/m/a.so"])
     assert "custom_metrics=<file>.yaml|<file>.py" in problem
 
@@ -351,17 +351,17 @@ def test_the_problem_of_a_restriction_omits_its_secret(repository: str, text: st
 
 def test_summaries_have_quantiles(repository: str) -> None:
     options = parse([repository, "--metrics-config=summary_latencies=true"], {})
-    assert options.summary_latencies
-    assert options.summary_quantiles == (0.5, 0.9, 0.95, 0.99, 0.999)
+    assert options.metrics.summary_latencies
+    assert options.metrics.summary_quantiles == (0.5, 0.9, 0.95, 0.99, 0.999)
     options = parse([repository, "--metrics-config=summary_quantiles=0.5:0.05,0.75"], {})
-    assert not options.summary_latencies
-    assert options.summary_quantiles == (0.5, 0.75)
+    assert not options.metrics.summary_latencies
+    assert options.metrics.summary_quantiles == (0.5, 0.75)
 
 
 @pytest.mark.parametrize("error", ["0.0.1", "0.01abc", "1e-3", ".01", ""])
 def test_of_an_error_of_a_quantile_the_leading_number_counts(repository: str, error: str) -> None:
     options = parse([repository, f"--metrics-config=summary_quantiles=0.1:{error}"], {})
-    assert options.summary_quantiles == (0.1,)
+    assert options.metrics.summary_quantiles == (0.1,)
 
 
 @pytest.mark.parametrize("quantiles", ["0.1:x", "0.1:2.0.1", "x", "1.5:0.1", "0.5:0.05,", "0.5:-1"])

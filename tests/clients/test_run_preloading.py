@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conch.clients.run.command import preloading
+from conch.clients.run.preloading import preloading
 from tests.server.backends.makers import onnx_doubling
 
 joblib = pytest.importorskip("joblib", reason="needs joblib, of the extra dev-all, to write a model")

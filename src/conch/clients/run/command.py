@@ -1,18 +1,10 @@
 """`conch run`: serve a model of any kind without configuration, and chat with it if it is a language model."""
 
 import os
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from conch.server.backends.processes.fork_server import ForkServer
 import sys
 from argparse import Namespace
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import fields
 from ipaddress import ip_address
 from multiprocessing import get_context
@@ -23,6 +15,7 @@ from conch.base.command_line.option_types import count, port_or_any
 from conch.base.command_line.say import say
 from conch.base.control_characters import printable
 from conch.base.errors import ConchError, InvalidRequest, Unavailable
+from conch.clients.run.preloading import preloading
 
 if TYPE_CHECKING:
     from conch.clients.run.loading import LoadReader
@@ -37,10 +30,6 @@ _LOOPBACK = ("localhost",)
 _SERVICES = ("http", "grpc", "metrics")
 _STOP_S = 10.0
 _RELOAD_POLL_S = 1
-_PICKLED = "--allow-pickled-models"
-# Modules whose classes a pickle names. One that is compressed shows none.
-_MODULES = re.compile(rb"(?:sklearn|xgboost|lightgbm)(?:\.\w+)+")
-_HEAD_BYTES = 1 << 16
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -290,7 +279,9 @@ def run_parser() -> CommandParser:
     parser.add_argument("--api-key-file", default="", metavar="FILE", help="require a key of this file from clients")
     parser.add_argument("--insecure", action="store_true", help="allow an address of other machines without a key")
     parser.add_argument("--reload", action="store_true", help="load the model again when its files change")
-    parser.add_argument(_PICKLED, action="store_true", help="load pickles, which can run any code, in a process")
+    parser.add_argument(
+        "--allow-pickled-models", action="store_true", help="load pickles, which can run any code, in a process"
+    )
     parser.add_argument("--instances", type=count, default=0, metavar="N", help="copies of the model that compute")
     add_entry_flags(parser)
     parser.add_flags(AnswerSettings)
@@ -303,48 +294,3 @@ _DESCRIPTION = (
     "hf://org/name, oci://image, another remote repository, or a pulled model. A language model starts a chat on a "
     "terminal and answers a prompt of the arguments or a pipe."
 )
-
-
-@contextmanager
-def preloading(arguments: Sequence[str]) -> "Iterator[ForkServer | None]":
-    """Run a fork server that imports what a pickle needs around a block, which gets it; None for other models.
-
-    So scikit-learn, which takes longer than all the rest, is imported while the server starts.
-
-    `arguments` are those of `conch run`, not parsed yet: the parser's own imports take time, too.
-    """
-    paths = map(Path, arguments) if _PICKLED in arguments else ()
-    modules = dict.fromkeys(module for path in paths for module in _modules(path))
-    if not modules:
-        yield None
-        return
-    from conch.base.errors import ModelLoadError
-    from conch.server.backends.processes.fork_server import ForkServer
-    from conch.server.backends.processes.launch import ChildEnvironment
-    from conch.server.options.parser import OptionError, parse
-
-    try:
-        options = parse(["--model-repository=."], os.environ)
-    except OptionError:  # the server reports it
-        yield None
-        return
-    environment = ChildEnvironment(options.model_env_allow, options.model_env_deny)
-    server = ForkServer(environment=environment, preload=("joblib", *modules))
-    with suppress(ModelLoadError):  # the model reports it
-        server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
-
-
-def _modules(path: Path) -> list[str]:
-    """Return the modules of known libraries that a file names near its beginning; none of other arguments."""
-    try:
-        if not path.is_file():
-            return []
-        with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-    except (OSError, ValueError):  # a file that cannot be read, a text that is not a path
-        return []
-    return [module.decode() for module in _MODULES.findall(head)]

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 PICTURE = ROOT / "docs" / "images" / "terminal.svg"
 # A command that ends with & stays until the last one.
 COMMANDS = (
-    'conch run examples/models/chat/1/model.gguf "What is Conch?"',
+    'conch run examples/models/chat/1/model.gguf "What is Conch?" --temperature 0',
     "cat app.py",
     "conch run app.py &",
     """curl -s http://127.0.0.1:8000/v2/models/normalize/generate -d '{"x": [3, 4]}'""",

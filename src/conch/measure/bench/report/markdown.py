@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from conch.measure.bench.report.certificate import Certificate, all_notes, shell_line, target_line
+from conch.measure.bench.report.certificate import Certificate, all_notes, shell_line, target_line, verdict_lines
 from conch.measure.bench.report.fact_tables import effect_table, error_table, settings_table
 from conch.measure.bench.report.level_columns import asked_percentiles, level_table, remarks
 
@@ -17,7 +17,7 @@ def to_markdown(certificate: Certificate) -> str:
     parts = [
         f"### Benchmark of {markdown_text(certificate.target.model or certificate.target.url)}",
         markdown_text(target_line(certificate.target)),
-        f"**{markdown_text(certificate.verdict)}**" if certificate.verdict else "",
+        f"**{markdown_text(verdict_lines(certificate)[0])}**" if certificate.measurements else "",
         markdown_table(titles, rows),
         *(markdown_text(remark) for remark in remarks(certificate.measurements)),
         markdown_text(certificate.saturation.message) if certificate.saturation else "",

@@ -1,7 +1,8 @@
 """Records the terminal session of the README, docs/images/terminal.svg: python -m tools.terminal_cast
 
 The commands really run, in a network namespace where port 8000 is free; a line appears as long after its command as it
-was printed. Needs the extra `examples`, and permission for `unshare --net`.
+was printed. Needs the extra `examples`, and permission for `unshare --net`. Run it where `pip install '.[examples]'`
+has compiled Conch, as the README's readers have.
 """
 
 import os

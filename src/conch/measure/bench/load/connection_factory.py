@@ -19,16 +19,12 @@ _IP_BIND_ADDRESS_NO_PORT = 24  # choose the port in connect, where the peer's ad
 
 
 class ConnectionFactory:
-    """What all connections of a process to its endpoint have in common.
-
-    `address` is what `reach` returned. A connection of gRPC has at most `requests` in flight, one of HTTP/1.1 one.
-    """
+    """What all connections of a process to its endpoint have in common. `address` is what `reach` returned."""
 
     def __init__(
-        self, endpoint: Endpoint, address: tuple[int, tuple[object, ...]], requests: int, check: AnswerCheck | None
+        self, endpoint: Endpoint, address: tuple[int, tuple[object, ...]], check: AnswerCheck | None = None
     ) -> None:
         self._endpoint = endpoint
-        self._requests = requests
         self._answers = None if check is None else KnownAnswers(check)
         self._family, self._address = address
         self._tls = tls_of(endpoint)
@@ -60,10 +56,6 @@ class ConnectionFactory:
 
     def encode(self, request: PreparedRequest, keep_body: bool) -> EncodedRequest:
         """Return the request as it goes over these connections."""
-        if self._endpoint.transport is Transport.GRPC:
-            from conch.measure.bench.load.grpc.messages import encode_grpc  # a load over HTTP/1.1 needs no HPACK
-
-            return EncodedRequest(request, encode_grpc(request), keep_body)
         return EncodedRequest(request, encode_http1(request, self._fields), keep_body)
 
     def _source(self, connections: int) -> str | None:
@@ -81,10 +73,6 @@ class ConnectionFactory:
         return TlsWire(sock, self._tls, server_name(self._endpoint))
 
     def _connection(self, owner: LoadOwner, wire: Wire) -> LoadConnection:
-        if self._endpoint.transport is Transport.GRPC:
-            from conch.measure.bench.load.grpc.connection import GrpcConnection, grpc_fields
-
-            return GrpcConnection(owner, wire, self._requests, grpc_fields(self._endpoint), self._answers)
         return Http1Connection(owner, wire, self._known, self._answers)
 
 

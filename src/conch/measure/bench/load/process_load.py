@@ -279,8 +279,7 @@ def _run_process(
         pauses = GcPauses()
         link = ControllerLink(sock, pauses)
         try:
-            requests = max(_GRPC_REQUESTS_PER_CONNECTION, math.ceil(_in_flight(plan) / connection_limit(plan)))
-            factory = ConnectionFactory(plan.endpoint, address, requests, plan.check)
+            factory = _factory(plan, address)
             if connection_limit(plan) > CONNECTIONS_PER_SOURCE:
                 factory.use_sources_from(share.process * math.ceil(share.connections / CONNECTIONS_PER_SOURCE))
             loop = LoadLoop(share, factory, link, select.epoll())
@@ -295,6 +294,15 @@ def _run_process(
             link.fatal(traceback.format_exc())
     finally:
         os._exit(status)
+
+
+def _factory(plan: LoadPlan, address: tuple[int, tuple[object, ...]]) -> ConnectionFactory:
+    if plan.endpoint.transport != Transport.GRPC:
+        return ConnectionFactory(plan.endpoint, address, plan.check)
+    from conch.measure.bench.load.grpc.factory import GrpcConnectionFactory  # a load over HTTP/1.1 needs no HPACK
+
+    each = math.ceil(_in_flight(plan) / connection_limit(plan))
+    return GrpcConnectionFactory(plan.endpoint, address, max(_GRPC_REQUESTS_PER_CONNECTION, each), plan.check)
 
 
 def processes_needed(plan: LoadPlan) -> int:

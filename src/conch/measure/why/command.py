@@ -35,7 +35,7 @@ def _answer(given: Namespace) -> int:
     for warning in (*missing, *found.warnings):
         print(f"conch why: {printable(warning)}", file=sys.stderr)
     if given.html is not None:
-        from conch.measure.why.answer import html_page
+        from conch.measure.why.report import html_page
 
         if status := write_text("conch why", given.html, html_page(found)):
             return status
@@ -44,7 +44,7 @@ def _answer(given: Namespace) -> int:
     elif given.html is None:
         from rich.console import Console
 
-        from conch.measure.why.answer import print_answer
+        from conch.measure.why.report import print_answer
 
         print_answer(found, Console(highlight=False))
     return 0

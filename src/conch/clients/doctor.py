@@ -4,7 +4,6 @@
 others are in `doctor.csv`.
 """
 
-import csv
 import ctypes
 import json
 import os
@@ -33,6 +32,7 @@ from conch.base.command_line.say import folded
 from conch.base.control_characters import printable
 from conch.base.errors import ConchError, Unavailable
 from conch.base.extras import DISTRIBUTION, install_command
+from conch.base.files.tables import table_rows
 from conch.base.http.credentials import client_key
 from conch.base.process.running_servers import running_servers
 from conch.clients.server_view import ServerAddress, ServerReader, all_reasons, find_addresses
@@ -146,8 +146,7 @@ def _found(check: str, found: str) -> Diagnosis:
 
 @cache
 def _findings() -> Mapping[str, Mapping[str, str]]:
-    with Path(__file__).with_name("doctor.csv").open(encoding="utf-8", newline="") as file:
-        return {row["check"]: row for row in csv.DictReader(file)}
+    return {row["check"]: row for row in table_rows(__file__, "doctor.csv")}
 
 
 # ---- the installation

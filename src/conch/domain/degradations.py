@@ -5,13 +5,13 @@ and docs/degradations.md read it. A degradation is never silent: it is reported 
 case.
 """
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeAlias, cast
+
+from conch.base.files.tables import table_rows
 
 Scope: TypeAlias = Literal["server", "model", "answer"]
 
@@ -49,13 +49,11 @@ class Degradation:
 @cache
 def reasons() -> Mapping[str, DegradationReason]:
     """Return all reasons by their ids, in the order in which pages list them."""
-    with Path(__file__).with_name("degradations.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
     return MappingProxyType(
         {
             row["id"]: DegradationReason(
                 row["id"], cast("Scope", row["scope"]), row["costs"], row["cure"], refusable=row["at start"] == "yes"
             )
-            for row in rows
+            for row in table_rows(__file__, "degradations.csv")
         }
     )

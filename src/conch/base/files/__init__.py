@@ -1,1 +1,1 @@
-"""Files that are replaced as a whole, and paths confined to a folder."""
+"""Files that are replaced as a whole, paths confined to a folder, and tables of the package."""

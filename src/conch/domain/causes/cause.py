@@ -1,10 +1,10 @@
 """The closed list of causes to which each nanosecond of a request belongs: the table `causes.csv`."""
 
-import csv
 from collections.abc import Iterator
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
+
+from conch.base.files.tables import table_rows
 
 
 class Cause(NamedTuple):
@@ -24,10 +24,9 @@ class Cause(NamedTuple):
 
 
 def _read() -> Iterator[tuple[str, Cause]]:
-    with Path(__file__).with_name("causes.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            values: dict[str, Any] = {**row, "color": int(row["color"])}
-            yield values.pop("cause"), Cause(**values)
+    for row in table_rows(__file__, "causes.csv"):
+        values: dict[str, Any] = {**row, "color": int(row["color"])}
+        yield values.pop("cause"), Cause(**values)
 
 
 CAUSES: Final = MappingProxyType(dict(_read()))

@@ -3,21 +3,19 @@
 An area is what has the metrics: Triton's names, the server, language models, limits, accelerators, other commands.
 """
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import cast
 
+from conch.base.files.tables import table_rows
 from conch.domain.metrics.metric import Kind, MetricDefinition, conversion
 
 LEGACY_LABELS = ("Hostname", "DCGM_FI_DRIVER_VERSION")
 CURRENT_LABELS = ("hostname", "DCGM_FI_SYSTEM_DRIVER_VERSION")
 _LABELS = ("gpu", "UUID", "pci_bus_id", "device", "modelName")
 _PARTS = ("GPU_I_PROFILE", "GPU_I_ID", "container", "namespace", "pod")
-_DCGM_FILE = Path(__file__).with_name("dcgm.csv")
 # How help texts name units that a legacy name does not tell.
 _UNIT_NAMES = {
     "megahertz": "MHz",
@@ -52,8 +50,7 @@ class DcgmField:
 @cache
 def dcgm_fields() -> tuple[DcgmField, ...]:
     """Return all fields."""
-    with _DCGM_FILE.open(encoding="utf-8", newline="") as file:
-        return tuple(map(_field, csv.DictReader(file)))
+    return tuple(map(_field, table_rows(__file__, "dcgm.csv")))
 
 
 def _field(row: dict[str, str]) -> DcgmField:
@@ -95,24 +92,20 @@ def optional_names() -> frozenset[str]:
     )
 
 
-_FILE = Path(__file__).with_name("metrics.csv")
-
-
 @cache
 def areas() -> Mapping[str, tuple[MetricDefinition, ...]]:
     """Return the metrics of each area, in their order."""
     found: dict[str, list[MetricDefinition]] = {}
-    with _FILE.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            metric = MetricDefinition(
-                row["name"],
-                cast("Kind", row["kind"]),
-                row["help"],
-                tuple(row["labels"].split()),
-                row["unit"],
-                tuple(row["optional_labels"].split()),
-            )
-            found.setdefault(row["area"], []).append(metric)
+    for row in table_rows(__file__, "metrics.csv"):
+        metric = MetricDefinition(
+            row["name"],
+            cast("Kind", row["kind"]),
+            row["help"],
+            tuple(row["labels"].split()),
+            row["unit"],
+            tuple(row["optional_labels"].split()),
+        )
+        found.setdefault(row["area"], []).append(metric)
     fields = dcgm_fields()
     found["dcgm"] = list(dict.fromkeys((*(field.legacy for field in fields), *(field.current for field in fields))))
     return MappingProxyType({area: tuple(metrics) for area, metrics in found.items()})

@@ -1,12 +1,11 @@
 """The flags of perf_analyzer, the table `perf_analyzer.csv`: what each means here, and what differs."""
 
-import csv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
 
 from conch.base.errors import InvalidRequest
+from conch.base.files.tables import table_rows
 
 
 class Treatment(Enum):
@@ -79,16 +78,15 @@ _READERS: dict[str, Callable[[str], list[str]]] = {
 
 
 def _read() -> Iterator[PerfAnalyzerFlag]:
-    with Path(__file__).with_name("perf_analyzer.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            yield PerfAnalyzerFlag(
-                tuple(row["names"].split()),
-                Treatment[row["treatment"].upper()],
-                row["template"],
-                row["note"],
-                row["takes"] == "nothing",
-                row["meaning"],
-            )
+    for row in table_rows(__file__, "perf_analyzer.csv"):
+        yield PerfAnalyzerFlag(
+            tuple(row["names"].split()),
+            Treatment[row["treatment"].upper()],
+            row["template"],
+            row["note"],
+            row["takes"] == "nothing",
+            row["meaning"],
+        )
 
 
 FLAGS = tuple(_read())

@@ -1,6 +1,5 @@
 """What a tunnel forwards and how, the command line of ssh, and why ssh ended."""
 
-import csv
 import ipaddress
 import re
 from argparse import ArgumentTypeError
@@ -12,6 +11,7 @@ from pathlib import Path
 from conch.base.command_line.flag_values import value_kind
 from conch.base.command_line.flags import flag_field
 from conch.base.command_line.option_types import count, port
+from conch.base.files.tables import table_rows
 
 _FORWARD = re.compile(
     r"(?:(?P<bind>\[[^\]\s]+\]|[^:\[\]\s]+):)?(?P<port>\d+):(?P<host>\[[^\]\s]+\]|[^:\[\]\s]+):(?P<host_port>\d+)"
@@ -233,10 +233,9 @@ class TunnelFailure:
 
 
 def _read() -> Iterator[TunnelFailure]:
-    with Path(__file__).with_name("failures.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            retry = Retry[row["retry"].replace(" ", "_").upper()]
-            yield TunnelFailure(row["reason"], row["message"], row["remedy"], retry, row["pattern"])
+    for row in table_rows(__file__, "failures.csv"):
+        retry = Retry[row["retry"].replace(" ", "_").upper()]
+        yield TunnelFailure(row["reason"], row["message"], row["remedy"], retry, row["pattern"])
 
 
 # Of ssh's messages, the most specific first: a changed key ends in "Host key verification failed" as well. Those

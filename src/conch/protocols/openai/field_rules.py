@@ -5,12 +5,12 @@ OpenAI's types, and `CompletionRequest`, `ChatCompletionRequest` and `EmbeddingR
 releases. A row of the table has the requests and the fields that it holds for, separated by spaces.
 """
 
-import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
+
+from conch.base.files.tables import table_rows
 
 # used: it has its effect. label: it has none on answers by its nature, and is accepted. ignored: it is left out, and
 # the answer names it. refused: leaving it out would change what the answer means.
@@ -50,16 +50,15 @@ def rules(*groups: Iterable[FieldRule]) -> FieldRules:
 
 def _read() -> Iterator[tuple[str, FieldRule]]:
     """Yield the rules of the table, each with the name of a request."""
-    with Path(__file__).with_name("field_rules.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            decision = cast("Decision", row["decision"])
-            neutral = EMPTY if decision in ("ignored", "refused") else ()
-            if row["neutral"]:
-                neutral = tuple(json.loads(row["neutral"]))
-            for name in row["fields"].split():
-                rule = FieldRule(name, decision, row["note"], neutral, row["conditional"] == "yes")
-                for request in row["requests"].split():
-                    yield request, rule
+    for row in table_rows(__file__, "field_rules.csv"):
+        decision = cast("Decision", row["decision"])
+        neutral = EMPTY if decision in ("ignored", "refused") else ()
+        if row["neutral"]:
+            neutral = tuple(json.loads(row["neutral"]))
+        for name in row["fields"].split():
+            rule = FieldRule(name, decision, row["note"], neutral, row["conditional"] == "yes")
+            for request in row["requests"].split():
+                yield request, rule
 
 
 _ROWS = [

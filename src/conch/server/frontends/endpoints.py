@@ -4,16 +4,15 @@ An endpoint's category decides the scope of API keys that it needs (`protocols/a
 restricted group that it belongs to.
 """
 
-import csv
 import time
 from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import conch
 from conch.base.command_line.flag_values import words_of
+from conch.base.files.tables import table_rows
 from conch.protocols.access.authorization import MODEL_HEALTH
 from conch.protocols.http.cors import Cors
 from conch.protocols.http.errors import JSON, V2, ErrorForm
@@ -259,20 +258,19 @@ class ApiEndpoint(NamedTuple):
 
 
 def _read() -> Iterator[ApiEndpoint]:
-    with Path(__file__).with_name("endpoints.csv").open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            yield ApiEndpoint(
-                row["methods"],
-                row["path"],
-                row["category"],
-                row["handler"],
-                Body[row["body"].upper()],
-                row["fields"],
-                _FORMS[row["form"]],
-                tuple(row["ports"].split()),
-                row["local"].removeprefix("keys") if row["local"] else None,
-                row["summary"],
-            )
+    for row in table_rows(__file__, "endpoints.csv"):
+        yield ApiEndpoint(
+            row["methods"],
+            row["path"],
+            row["category"],
+            row["handler"],
+            Body[row["body"].upper()],
+            row["fields"],
+            _FORMS[row["form"]],
+            tuple(row["ports"].split()),
+            row["local"].removeprefix("keys") if row["local"] else None,
+            row["summary"],
+        )
 
 
 ENDPOINTS: tuple[ApiEndpoint, ...] = tuple(_read())

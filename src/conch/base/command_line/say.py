@@ -3,10 +3,15 @@
 import os
 import sys
 from textwrap import TextWrapper
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from conch.base.control_characters import printable_lines
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+ERASE_LINE = "\r\x1b[K"
+_CONTINUES = " …"
 _MIN_COLUMNS = 20
 
 
@@ -41,3 +46,14 @@ def folded(text: str, stream: IO[str], indent: int = 2) -> str:
         replace_whitespace=False,
     )
     return "\n".join(wrapper.fill(line) if len(line) > columns else line for line in text.split("\n"))
+
+
+def in_place(text: str, stream: IO[str]) -> str:
+    """Return what shows text that continues in the line of a terminal that it erases, cut to fit into that line."""
+    fits = max(terminal_columns(stream) - len(_CONTINUES) - 1, 0) or None
+    return f"{ERASE_LINE}{text[:fits]}{_CONTINUES}"
+
+
+def spinner_of(console: "Console") -> str:
+    """Return the name of a spinner of rich whose characters a console has."""
+    return "dots" if console.encoding.startswith("utf") else "line"

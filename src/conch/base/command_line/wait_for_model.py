@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from conch.base.command_line.say import terminal_columns
+from conch.base.command_line.say import ERASE_LINE, in_place
 from conch.base.durations import duration_text
 from conch.base.errors import ModelLoading
 
@@ -16,7 +16,6 @@ WAIT_HELP = "wait for a model that is loading, at most this long (default: 10m; 
 _ASK_EVERY_S = 1.0
 # Where standard error is not a terminal.
 _LINE_EVERY_S = 10.0
-_ERASE_LINE = "\r\x1b[K"
 
 
 def wait_for_model(attempt: Callable[[], _T], program: str, limit_s: float) -> _T:
@@ -53,8 +52,7 @@ class _Progress:
         now = time.monotonic()
         line = f"{self._program}: {state}; waiting"
         if self._in_place:
-            line = line[: max(terminal_columns(sys.stderr) - len(" …") - 1, 0) or None]
-            print(f"{_ERASE_LINE}{line} …", end="", file=sys.stderr, flush=True)
+            print(in_place(line, sys.stderr), end="", file=sys.stderr, flush=True)
         elif self._shown_at is None or now - self._shown_at >= _LINE_EVERY_S:
             print(line, file=sys.stderr, flush=True)
         else:
@@ -63,4 +61,4 @@ class _Progress:
 
     def end(self) -> None:
         if self._in_place and self._shown_at is not None:
-            print(_ERASE_LINE, end="", file=sys.stderr, flush=True)
+            print(ERASE_LINE, end="", file=sys.stderr, flush=True)

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.filesize import decimal
 
-from conch.base.command_line.say import folded
+from conch.base.command_line.say import folded, spinner_of
 from conch.base.errors import ConchError, ConfigError, InvalidRequest, Unavailable
 from conch.base.extras import install_command
 from conch.base.files.atomic import atomic_replace
@@ -78,8 +78,7 @@ def add_model(given: Namespace, console: Console) -> tuple[Path, Entry]:
     copy = link if given.link else _link_hard if hub is not None else shutil.copyfile
     with atomic_replace(target, replace=given.force) as folder:
         size = sum(path.stat().st_size for path in entry.files.values())
-        spinner = "dots" if console.encoding.startswith("utf") else "line"
-        with console.status(f"writing {target.name}, {decimal(size)}", spinner=spinner):
+        with console.status(f"writing {target.name}, {decimal(size)}", spinner=spinner_of(console)):
             write_entry(folder, entry, lambda path, target: copy(path.resolve(), target))
         _check(folder, {str(folder / FIRST_VERSION / name): str(path) for name, path in entry.files.items()})
     return target, entry

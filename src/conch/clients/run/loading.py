@@ -11,6 +11,7 @@ from multiprocessing import get_context
 from select import select
 from time import monotonic
 
+from conch.base.command_line.say import spinner_of
 from conch.base.control_characters import printable
 from conch.base.process.prctl import die_with_parent
 from conch.server.repository.namespaces import ModelId
@@ -94,7 +95,7 @@ class LoadReader:
 
         console = Console(stderr=True)
         text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="crop"))
-        spinner = SpinnerColumn("dots" if console.encoding.startswith("utf") else "line")
+        spinner = SpinnerColumn(spinner_of(console))
         columns = (spinner, text, TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task(phase, total=None)

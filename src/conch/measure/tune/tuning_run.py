@@ -9,7 +9,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from conch.base.command_line.files import write_text
-from conch.base.command_line.say import say, terminal_columns
+from conch.base.command_line.say import ERASE_LINE, in_place, say
 from conch.base.control_characters import printable
 from conch.machine.cores import usable_cores
 from conch.measure.tune.knobs import LOAD
@@ -64,16 +64,15 @@ class TerminalTuneView(PlainTuneView):
 
     def begin(self, settings: Mapping[str, Value], number: int, expected: int, purpose: str) -> None:
         super().begin(settings, number, expected, purpose)
-        width = terminal_columns(sys.stderr) - len(" …") - 1
-        sys.stderr.write(f"\r\x1b[2K{printable(self._head[:width])} …")
+        sys.stderr.write(in_place(printable(self._head), sys.stderr))
         sys.stderr.flush()
 
     def say(self, text: str) -> None:
-        sys.stderr.write("\r\x1b[2K")
+        sys.stderr.write(ERASE_LINE)
         super().say(text)
 
     def close(self) -> None:
-        sys.stderr.write("\r\x1b[2K")
+        sys.stderr.write(ERASE_LINE)
         sys.stderr.flush()
 
 

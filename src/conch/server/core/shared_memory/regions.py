@@ -262,9 +262,8 @@ class SharedMemory:
 
     def _found(self, name: str) -> list[Region | CudaRegion]:
         """Return the region of that name, if there is one; all regions if the name is empty."""
-        return [self._regions[name]] if name in self._regions else [] if name else self._sorted()
-
-    def _sorted(self) -> list[Region | CudaRegion]:
+        if name:
+            return [self._regions[name]] if name in self._regions else []
         return [region for _, region in sorted(self._regions.items())]
 
     def _check_new(self, name: str) -> None:

@@ -251,14 +251,14 @@ class Metrics:
 
     def _of_models(self) -> Iterator[Family]:
         models = [(_labels(model), model) for model in self._statistics()]
-        options = self._options
+        chosen = self._options.metrics
         tables = chain(
             COUNTS,
-            LATENCIES if options.metrics.counter_latencies else (),
-            FIRST_RESPONSES if options.metrics.histogram_latencies else (),
-            _summaries(options.metrics.summary_quantiles) if options.metrics.summary_latencies else (),
+            LATENCIES if chosen.counter_latencies else (),
+            FIRST_RESPONSES if chosen.histogram_latencies else (),
+            _summaries(chosen.summary_quantiles) if chosen.summary_latencies else (),
             STATES,
-            CACHES if options.metrics.counter_latencies else (),
+            CACHES if chosen.counter_latencies else (),
             HISTOGRAMS,
         )
         yield from read(list(tables), models)
@@ -283,7 +283,8 @@ def otlp_exporter(options: ServerOptions, metrics: Metrics) -> Exporter | None:
 
     Raises ConfigError if the packages of OpenTelemetry are missing.
     """
-    if not options.metrics.otlp_endpoint:
+    config = options.metrics
+    if not config.otlp_endpoint:
         return None
     try:
         module = import_module("conch.server.observability.metrics.otlp")
@@ -292,8 +293,7 @@ def otlp_exporter(options: ServerOptions, metrics: Metrics) -> Exporter | None:
             "--metrics-config=otlp_endpoint=<url> needs the packages of OpenTelemetry: "
             f"{install_command('opentelemetry')} ({error})"
         ) from error
-    interval_s = options.metrics.otlp_interval_ms / 1000
-    exporter: Exporter = module.MetricsExporter(options.metrics.otlp_endpoint, interval_s, metrics.families)
+    exporter: Exporter = module.MetricsExporter(config.otlp_endpoint, config.otlp_interval_ms / 1000, metrics.families)
     return exporter
 
 

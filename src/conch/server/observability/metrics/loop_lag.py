@@ -141,8 +141,7 @@ class LoopLag:
                 cpu_s, wait_s = min(used_s, lag), min(waited_s, lag)
                 self._recorder.pause("stall", end - int(lag * 1e9), end, int(cpu_s * 1e9), int(wait_s * 1e9))
             lag = min(lag - waited_s, used_s)
-            own_s = thread_time() - self._own_s
-            if lag > MAX_BLOCKED_S and own_s < _OWN * lag and cpu_pressure() > _CONTENDED:
+            if lag > MAX_BLOCKED_S and thread_time() - self._own_s < _OWN * lag and cpu_pressure() > _CONTENDED:
                 lag = 0.0
         self._add(max(lag, 0.0))
         self._schedule()

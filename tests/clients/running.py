@@ -50,6 +50,11 @@ class Running:
         self.text = ""
 
     @property
+    def started(self) -> bool:
+        """Whether the process was started, so that `errors` can be read."""
+        return self._errors.exists()
+
+    @property
     def errors(self) -> str:
         """What was written to stderr."""
         return self._errors.read_text()
@@ -88,3 +93,10 @@ class Running:
     ) -> None:
         self.process.terminate()
         self.process.communicate(timeout=TIMEOUT_S)
+
+
+def printed_by(command: list[str] | str) -> str:
+    """What a command line of a plate prints."""
+    result = subprocess.run(command, shell=isinstance(command, str), capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert result.returncode == 0, result.stderr
+    return result.stdout

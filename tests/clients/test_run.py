@@ -6,13 +6,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.clients.running import ASCII_ONLY, TIMEOUT_S, Running, conch, environment
+from tests.clients.running import ASCII_ONLY, TIMEOUT_S, Running, conch, environment, printed_by
 from tests.support.encoders import write_encoder, write_tokenizer
 from tests.support.models import tensor, write_ensemble, write_identity, write_python
 from tests.support.ports import free_port
@@ -31,12 +32,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def digits(home: Path) -> Iterator[Running]:
     with Running(home, str(DIGITS), "--name=digits") as server:
         yield server
-
-
-def printed_by(command: list[str] | str) -> str:
-    result = subprocess.run(command, shell=isinstance(command, str), capture_output=True, text=True, timeout=TIMEOUT_S)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
 
 
 def test_the_plate_has_device_memory_and_url(digits: Running) -> None:
@@ -155,6 +150,33 @@ def test_a_script_that_raises_at_import_keeps_what_is_served(home: Path, tmp_pat
         command = server.curl.replace("first", "second")
         while json.loads(printed_by(command)).get("output") != 1:
             time.sleep(0.05)
+        assert "conch run: successfully loaded 'second' version 1 in " in server.errors
+
+
+def test_reload_waits_for_a_change_after_a_first_load_that_failed(home: Path, tmp_path: Path) -> None:
+    app = tmp_path / "app.py"
+    code = "import conch\n\n@conch.model\nclass Same:\n    def predict(self, x: float) -> float:\n        return x\n"
+    raises = code + "\n    def __init__(self):\n        raise RuntimeError('no weights')\n"
+    app.write_text(f"import nunpy\n{code}")
+    server = Running(home, str(app), "--reload")
+
+    def correct() -> None:
+        for number, text in enumerate((raises, code), start=1):
+            while not server.started or server.errors.count("waiting for changes of ") < number:
+                time.sleep(0.05)
+            app.write_text(text)
+
+    correcting = threading.Thread(target=correct, daemon=True)
+    correcting.start()
+    with server:
+        correcting.join()
+        assert "No module named 'nunpy'" in server.errors
+        assert "failed to initialize: RuntimeError: no weights" in server.errors
+        assert json.loads(printed_by(server.curl))["output"] == 1
+    result = conch(home, "run", str(tmp_path / "absent.py"), "--reload")
+    assert (result.returncode, "waiting" in result.stderr) == (1, False)
+    result = conch(home, "run", str(app), "--reload", "--address=0.0.0.0")
+    assert (result.returncode, "waiting" in result.stderr) == (1, False)
 
 
 def test_the_folder_of_an_ensemble_runs_and_stops_with_the_models_beside_it(home: Path, tmp_path: Path) -> None:

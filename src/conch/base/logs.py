@@ -68,8 +68,8 @@ class LogSettings:
         """
         if "log_file" in changes:
             raise Unsupported("log file location can not be updated through network protocol")
-        form = changes.get("log_format", self.log_format)
-        if form not in FORMATS:
+        form = changes.get("log_format")
+        if form is not None and form not in FORMATS:
             raise ConchError(f"invalid argument for --log_format, got: {str(form)[:40]}", Code.UNAVAILABLE)
         for name, value in changes.items():
             if name in self.__slots__:

@@ -127,7 +127,7 @@ class Server:
         )
         self._observer = Observer()
         self._budget = BodyBudget(options.request_memory_limit or default_request_memory())
-        self._log = log or _log_settings(options)
+        self.log = log or _log_settings(options)
         self._codecs = OffloadPool("codec", memory_bytes=worker_memory(default_workers(), MAX_WORKER_MEMORY_BYTES))
         self._prompts = ChatPrompts()
         self._recorder = EventRecorder(options.event_log_bytes)
@@ -211,7 +211,7 @@ class Server:
             self.control,
             shared_memory=self._shared_memory,
             observer=self._observer,
-            log=self._log,
+            log=self.log,
             budget=self._budget,
             codecs=self._codecs,
             prompts=self._prompts,

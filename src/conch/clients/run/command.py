@@ -34,22 +34,30 @@ _RELOAD_POLL_S = 1
 
 def run(arguments: Sequence[str]) -> int:
     """Serve a model until SIGTERM or Ctrl-C, or chat with a language model; return the exit status."""
+    from conch.clients.run.reload import files_of, run_again_after_change
+
     with preloading(arguments) as fork_server:
         parser = run_parser()
         given = parser.parse_intermixed_args(arguments)
         if not given.model:
             parser.error("X is missing: a file, a folder, a URL or the name of a pulled model")
-        return exit_status("run", lambda: _run(given, fork_server))
+        if status := exit_status("run", lambda: _check_address(given)):
+            return status
+        before = files_of(given.model) if given.reload else ()
+        status = exit_status("run", lambda: _run(given, fork_server))
+    if status == _FAILURE and not given.was_ready:
+        return exit_status("run", lambda: run_again_after_change(given.model, before)) or status
+    return status
 
 
-def exit_status(command: str, action: Callable[[], int], given: Namespace | None = None) -> int:
-    """Return what the action returns, 1 after an error and 130 after Ctrl-C, which are printed.
+def exit_status(command: str, action: Callable[[], int | None], given: Namespace | None = None) -> int:
+    """Return what the action returns, 0 for None, 1 after an error and 130 after Ctrl-C, which are printed.
 
     `given` has the value of --quiet.
     """
     try:
         with printing(given) if given is not None else nullcontext():
-            return action()
+            return action() or 0
     except ConchError as error:
         # Files and servers choose parts of messages.
         say(f"conch {command}: {error}")
@@ -88,7 +96,6 @@ def _inspected(given: Namespace) -> "tuple[RunSource, int, bool]":
 
 
 def _run(given: Namespace, fork_server: "ForkServer | None") -> int:
-    _check_address(given)
     source, need, talks = _inspected(given)
     if given.prompt and not talks:
         raise InvalidRequest(f"'{given.model}' is not a language model, so it takes no prompt: {given.prompt[0]!r}")
@@ -134,7 +141,10 @@ def _serve(
         clock = LoadClock(descriptor)
 
         def ready(server: "Server") -> None:
+            given.was_ready = True
             server.report_phases(None)
+            if given.reload:
+                server.log.update({"log_info": True})  # of later loads
             seconds = clock.ready(server.record().http, engine_devices(server))
             shown.close()
             if writer is None:
@@ -194,6 +204,7 @@ def _converse(given: Namespace, source: "RunSource", need: int) -> int:
     from conch.machine.memory import size_text
 
     with _child(given, source, need) as load:
+        given.was_ready = True
         client = OpenAIClient(f"http://{load.address}/v1", client_key(given.api_key_file))
         model = chosen_model(client, given.name)
         if not given.prompt:
@@ -264,6 +275,7 @@ def run_parser() -> CommandParser:
     from conch.clients.terminal_chat import AnswerSettings
 
     parser = CommandParser("conch run", description=_DESCRIPTION)
+    parser.set_defaults(was_ready=False)
     # Checked later: argparse would call the prompt required, too.
     parser.add_argument("model", metavar="X", nargs="?", help="what to serve")
     parser.add_argument("prompt", nargs="*", help="prompt for a language model, which is answered once")

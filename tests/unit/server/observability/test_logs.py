@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from conch.base.errors import ConchError
 from conch.base.logs import (
     MAX_MESSAGE_CHARACTERS,
+    PLAIN,
     JsonFormatter,
     LineFormatter,
     LogSettings,
@@ -161,6 +163,14 @@ def test_configure_replaces_the_previous_configuration(capsys: pytest.CaptureFix
     said = capsys.readouterr().err
     assert said.count("once") == 1
     assert re.match(r"\d{4}-\d\d-\d\dT", said)
+
+
+def test_levels_of_a_log_for_persons_can_be_changed() -> None:
+    settings = LogSettings(log_info=False, log_format=PLAIN)
+    settings.update({"log_info": True})
+    assert (settings.log_info, settings.log_format) == (True, PLAIN)
+    with pytest.raises(ConchError, match="invalid argument for --log_format, got: plain"):
+        settings.update({"log_format": PLAIN})
 
 
 def test_a_log_file_is_appended_to(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

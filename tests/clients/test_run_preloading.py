@@ -1,12 +1,15 @@
-"""`conch run` of a pickle imports its libraries while the server starts."""
+"""`conch run` of a pickle or of a program of torch.export imports its libraries while the server starts."""
 
+import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
 from conch.clients.run.preloading import preloading
+from tests.clients.running import Running, printed_by
 from tests.server.backends.makers import onnx_doubling
 
 joblib = pytest.importorskip("joblib", reason="needs joblib, of the extra dev-all, to write a model")
@@ -14,6 +17,7 @@ sklearn_linear = pytest.importorskip(
     "sklearn.linear_model", reason="needs scikit-learn, of the extra dev-all, to write one"
 )
 
+EXPORTED = Path(__file__).parent / "torch_files/exported.pt2"
 FLAG = "--allow-pickled-models"
 TIMEOUT_S = 60
 
@@ -26,12 +30,33 @@ def pickle(tmp_path: Path) -> str:
 
 
 def test_a_pickle_that_may_be_loaded_has_its_libraries_imported(pickle: str) -> None:
-    with preloading([pickle, FLAG, "--port=0"]) as fork_server:
+    wait_for_import([pickle, FLAG, "--port=0"], "sklearn")
+
+
+def test_an_exported_program_has_torch_imported() -> None:
+    wait_for_import([str(EXPORTED)], "libtorch")
+
+
+def test_only_the_process_of_an_exported_program_has_torch(tmp_path: Path) -> None:
+    with Running(tmp_path, str(EXPORTED)) as server:
+        process = psutil.Process(server.process.pid)
+        children = process.children(recursive=True)
+        assert not has_library(process, "libtorch")
+        assert any(has_library(child, "libtorch") for child in children)
+        assert json.loads(printed_by(server.curl))
+
+
+def has_library(process: psutil.Process, library: str) -> bool:
+    return any(library in region.path for region in process.memory_maps())
+
+
+def wait_for_import(arguments: Sequence[str], library: str) -> None:
+    with preloading(arguments) as fork_server:
         assert fork_server is not None
         process = psutil.Process(fork_server.pid)
         deadline = time.monotonic() + TIMEOUT_S
-        while not any("sklearn" in region.path for region in process.memory_maps()):
-            assert time.monotonic() < deadline, "scikit-learn is not imported"
+        while not has_library(process, library):
+            assert time.monotonic() < deadline, f"{library} is not imported"
             time.sleep(0.05)
     assert not process.is_running()
 

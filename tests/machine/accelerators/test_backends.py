@@ -14,6 +14,7 @@ import onnxruntime
 import pytest
 import torch
 
+from conch.server.backends.pytorch import backend as pytorch_backend
 from conch.server.options.parser import parse
 from conch.server.server import Server
 from tests.machine.accelerators.nvml import A100, H100, gpu, machine_with
@@ -158,7 +159,7 @@ async def test_the_file_follows_from_the_compute_capability(
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-async def test_pytorch_is_given_the_device(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pytorch_is_given_the_device(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
     real = torch.jit.load
 
@@ -168,7 +169,9 @@ async def test_pytorch_is_given_the_device(models: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(torch.jit, "load", load)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    # As in the wheels with CUDA; here the value is None.
+    (tmp_path / "version.py").write_text("__version__ = '2.13.0+cu130'\ncuda: str | None = '13.0'\nhip = None\n")
+    monkeypatch.setattr(pytorch_backend, "_TORCH", tmp_path)
     text = config_text([("IN", "FP32", [4])], [("OUT", "FP32", [4])])
     write_script(models / "auto", Doubled(), text)
     async with server_of(models).running() as server:

@@ -1,4 +1,4 @@
-"""Import the libraries of a pickled model while the server starts: scikit-learn takes longer than all the rest."""
+"""Import a model's libraries while the server starts: those of pickles and of PyTorch take longer than all the rest."""
 
 import os
 import re
@@ -14,16 +14,18 @@ _FLAG = "--allow-pickled-models"
 # Modules whose classes a pickle names. One that is compressed shows none.
 _MODULES = re.compile(rb"(?:sklearn|xgboost|lightgbm)(?:\.\w+)+")
 _HEAD_BYTES = 1 << 16
+# What loading a program of torch.export imports: half of its time is torch, and half the second of them.
+_EXPORTED = ("conch_child.python.adapters.torch_model", "torch._export.serde.serialize")
 
 
 @contextmanager
 def preloading(arguments: Sequence[str]) -> "Iterator[ForkServer | None]":
-    """Run a fork server that imports what a pickle needs around a block, which gets it; None for other models.
+    """Run a fork server that imports what a model needs around a block, which gets it; None if that is nothing large.
 
     `arguments` are those of `conch run`, not parsed yet: the parser's own imports take time, too.
     """
-    paths = map(Path, arguments) if _FLAG in arguments else ()
-    modules = dict.fromkeys(module for path in paths for module in _modules(path))
+    pickles = _FLAG in arguments
+    modules = dict.fromkeys(module for text in arguments for module in _modules(Path(text), pickles=pickles))
     if not modules:
         yield None
         return
@@ -38,7 +40,7 @@ def preloading(arguments: Sequence[str]) -> "Iterator[ForkServer | None]":
         yield None
         return
     environment = ChildEnvironment(options.model_env_allow, options.model_env_deny)
-    server = ForkServer(environment=environment, preload=("joblib", *modules))
+    server = ForkServer(environment=environment, preload=tuple(modules))
     with suppress(ModelLoadError):  # the model reports it
         server.start()
     try:
@@ -47,13 +49,19 @@ def preloading(arguments: Sequence[str]) -> "Iterator[ForkServer | None]":
         server.stop()
 
 
-def _modules(path: Path) -> list[str]:
-    """Return the modules of known libraries that a file names near its beginning; none of other arguments."""
+def _modules(path: Path, *, pickles: bool) -> Sequence[str]:
+    """Return what an exported program needs, or the modules of known libraries that a pickle names near its beginning.
+
+    Empty for other arguments.
+    """
     try:
         if not path.is_file():
-            return []
+            return ()
+        if path.suffix == ".pt2":
+            return _EXPORTED
         with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
+            head = file.read(_HEAD_BYTES if pickles else 0)
     except (OSError, ValueError):  # a file that cannot be read, a text that is not a path
-        return []
-    return [module.decode() for module in _MODULES.findall(head)]
+        return ()
+    modules = [module.decode() for module in _MODULES.findall(head)]
+    return ("joblib", *modules) if modules else ()

@@ -99,7 +99,7 @@ def _fill_defaults(
         message.default_model_filename = backend.default_model_filename
     if backend is None:
         return _fill_instance_groups(message, 1, gpus, auto_gpus=gpus)
-    auto_gpus = gpus if backend.can_use_gpus else ()
+    auto_gpus = gpus if gpus and backend.can_use_gpus else ()
     return _fill_instance_groups(message, backend.default_cpu_instance_count, gpus, auto_gpus=auto_gpus)
 
 

@@ -6,10 +6,13 @@ process per instance, like models of the python backend, so that it cannot hold 
 
 import asyncio
 import json
+import runpy
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 from conch.base.errors import ConfigError, ModelLoadError
 from conch.domain.model_config import InstanceKind
@@ -32,13 +35,27 @@ from conch.server.backends.pytorch.files import (
 )
 from conch.server.backends.pytorch.naming import input_places, output_places
 from conch.server.backends.pytorch.settings import parse_settings
-from conch.server.backends.pytorch.torch_script import SharedByProcess, TorchScriptInstance, has_cuda, read_arguments
-from conch.server.backends.signature import (
-    needs_completion,
-)
+from conch.server.backends.signature import needs_completion
 from conch.server.observability.metrics.custom import MetricSample
 
+if TYPE_CHECKING:
+    from conch.server.backends.pytorch.torch_script import SharedByProcess
+
 _ADAPTER = "conch_child.python.adapters.torch_model"
+
+
+def _folder_of_torch() -> Path:
+    """Return where torch is. Raises ModuleNotFoundError.
+
+    It is imported only for TorchScript: it takes 2 s and 150 MB, and other models run in processes that import it.
+    """
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+    return Path(spec.origin).parent
+
+
+_TORCH = _folder_of_torch()
 
 
 class PyTorchBackend(Backend):
@@ -50,12 +67,14 @@ class PyTorchBackend(Backend):
     def __init__(self, fork_server: ForkServer | None = None, calls: ModelCalls | None = None) -> None:
         """Make the backend; the arguments are those of the python backend, for models that run in processes."""
         self._python = PythonBackend(fork_server, calls)
-        self._shared = SharedByProcess()
+        self._lock = Lock()  # for the threads of several loads
+        self._shared: SharedByProcess | None = None
 
-    @property
+    @cached_property
     def can_use_gpus(self) -> bool:
-        """Whether the server's PyTorch is built with CUDA."""
-        return has_cuda()
+        """Whether the server's PyTorch is built for GPUs: `torch.version`, read without the rest of it."""
+        built_with = runpy.run_path(str(_TORCH / "version.py"))
+        return any(built_with.get(name) for name in ("cuda", "hip"))
 
     async def stop(self) -> None:
         await self._python.stop()
@@ -73,17 +92,26 @@ class PyTorchBackend(Backend):
         if not is_code(source):
             archive = open_archive(file_path(source))
             if archive.format is Format.TORCHSCRIPT:
-                return TorchScriptInstance(plan, archive.path, self._shared)
+                return self._torch_script(plan, archive.path)
         return self._python.instance(plan, partial(_adapter, plan))
 
     def custom_metrics(self) -> Sequence[MetricSample]:
         return self._python.custom_metrics()
+
+    def _torch_script(self, plan: InstancePlan, path: Path) -> Instance:
+        from conch.server.backends.pytorch.torch_script import SharedByProcess, TorchScriptInstance
+
+        with self._lock:
+            self._shared = self._shared or SharedByProcess()
+        return TorchScriptInstance(plan, path, self._shared)
 
 
 backend = PyTorchBackend
 
 
 def _arguments(model: str, path: Path) -> Sequence[str]:
+    from conch.server.backends.pytorch.torch_script import read_arguments
+
     try:
         return read_arguments(path)
     except RuntimeError as error:

@@ -254,12 +254,6 @@ class TorchScriptInstance(ThreadedInstance):
         return array
 
 
-def has_cuda() -> bool:
-    """Whether this PyTorch is built with CUDA."""
-    built: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
-    return built
-
-
 def device_of(plan: InstancePlan) -> torch.device | None:
     """Return the device of an instance, None if the model places itself (KIND_MODEL)."""
     if plan.kind is InstanceKind.MODEL:

@@ -21,6 +21,7 @@ from tests.server.hub import Hub
 from tests.support.models import ECHO, tensor, write_python
 from tests.support.ports import free_port
 from tests.support.server_process import ConchProcess
+from tests.support.terminal_text import without_erased
 
 COLUMNS = 40
 CONCH = [sys.executable, "-m", "conch"]
@@ -164,6 +165,20 @@ def test_lines_of_a_chat_break_at_words(tmp_path: Path) -> None:
     printed = lines(shown(tmp_path, *command, typed=b"/help\n/bye\n"))
     assert [line for line in printed if len(line) > COLUMNS and str(CHAT) not in line] == []
     assert "/set nohistory           keep what" in printed
+
+
+def test_answers_break_at_words_and_are_whole_elsewhere(tmp_path: Path) -> None:
+    command = [*CONCH, "run", str(CHAT), "What is numpy?", "--temperature=0", f"--port={free_port()}"]
+    answer = "NumPy is the Python package for arrays of numbers and for fast mathematics on them."
+    printed = lines(without_erased(shown(tmp_path, *command)))
+    first = next(number for number, line in enumerate(printed) if "NumPy" in line)  # after the progress of the load
+    assert [line.rstrip() for line in printed[first : first + 3]] == [
+        "NumPy is the Python package for arrays",
+        "of numbers and for fast mathematics on",
+        "them.",
+    ]
+    piped = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, timeout=60)
+    assert piped.stdout == f"{answer}\n"
 
 
 @pytest.mark.parametrize("more", [{}, ASCII_ONLY])

@@ -14,6 +14,7 @@ from conch.base.control_characters import printable_lines
 from conch.base.errors import ConchError, InvalidRequest
 from conch.clients.openai_client import Completion, ContextExceeded, OpenAIClient
 from conch.clients.saved_chats import ChatMessage, SavedChat
+from conch.clients.word_wrap import WordWrap
 
 INTERRUPTED = 130
 _TURN = 2  # messages: the user's and the answer
@@ -102,11 +103,12 @@ class TerminalChat:
     def _stream(self, messages: Sequence[dict[str, str]], answer: Completion) -> None:
         """Request an answer and print its pieces. Raises ConchError."""
         shown = printable_lines if sys.stdout.isatty() else str  # a program gets what the model has written
+        wrap = WordWrap()
         system = [{"role": "system", "content": self.system}] if self.system else []
         with closing(self._client.chat(self.model, [*system, *messages], self.settings, answer)) as pieces:
             for piece in pieces:
                 if not self._as_json:
-                    print(shown(piece), end="", flush=True)
+                    print(wrap.wrapped(shown(piece)), end="", flush=True)
 
     def _speed(self, answer: Completion, forgotten: int) -> str:
         if answer.finish_reason == "interrupted":

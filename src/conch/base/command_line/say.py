@@ -21,11 +21,12 @@ def say(text: str) -> None:
 
 
 def terminal_columns(stream: IO[str]) -> int:
-    """Return the width of the terminal that a stream writes to, 0 if it writes elsewhere."""
+    """Return the width of the terminal that a stream writes to, 0 if it does not know its width or writes elsewhere."""
     try:
         if not stream.isatty():
             return 0
-        return max(int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns), _MIN_COLUMNS)
+        columns = int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns)
+        return columns and max(columns, _MIN_COLUMNS)
     except (ValueError, OSError):
         return 0
 

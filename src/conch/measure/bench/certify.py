@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from math import sqrt
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from conch.measure.bench.report.certificate import (
     AbComparison,
     Certificate,
     CertifiedTarget,
+    comparability,
     public_command,
     public_url,
 )
@@ -37,7 +38,7 @@ def certify(run: PreparedRun, created_at: str, rounds: Rounds, baseline: Rounds,
     measurements = tuple(merge_rounds(taken) for taken in rounds.values() if taken)
     if isinstance(run.load, FindMax):  # in the order of the load, not of the search
         measurements = tuple(sorted(measurements, key=lambda measurement: measurement.level.value))
-    return Certificate(
+    certificate = Certificate(
         created_at=created_at,
         tool_version=build_line(),
         command=public_command(run.plan.command),
@@ -49,6 +50,7 @@ def certify(run: PreparedRun, created_at: str, rounds: Rounds, baseline: Rounds,
         ab=_ab(run, baseline, effects, verdict),
         notes=(*notes, *(Note("target", "info", text) for text in run.side.target.notes)),
     )
+    return replace(certificate, verdict=comparability(certificate))
 
 
 def _ab(run: PreparedRun, baseline: Rounds, effects: Sequence[Effect], verdict: str) -> AbComparison | None:

@@ -147,6 +147,8 @@ def test_a_sweep_prints_a_table_and_writes_a_certificate(server: ConchProcess, t
     assert all(measurement["outcomes"]["ok"] > 0 for measurement in done.document["measurements"])
     assert "Concurrency" in done.out
     assert "concurrency 4: measured" in done.err
+    assert done.document["verdict"]
+    assert done.document["verdict"] in done.out
     assert "</html>" in (tmp_path / "a.html").read_text()
 
 

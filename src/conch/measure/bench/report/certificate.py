@@ -98,19 +98,23 @@ def _name_of(level: Level) -> str:
 
 def verdict_lines(certificate: Certificate) -> list[str]:
     """Return the verdict in words: of the run, of the comparison, of its worst notes, of the load."""
-    notes = all_notes(certificate)
-    invalid = [note.message for note in notes if note.severity == "invalid"]
-    warnings = [note.message for note in notes if note.severity == "warning"]
-    verdict = certificate.verdict or _verdict(len(invalid), len(warnings))
-    lines = [verdict, certificate.ab.verdict if certificate.ab else "", *[*invalid, *warnings][:_MAX_NOTES]]
+    doubts = [note.message for note in all_notes(certificate) if note.severity in ("invalid", "warning")]
+    verdict = certificate.verdict or comparability(certificate)  # older versions wrote none
+    lines = [verdict, certificate.ab.verdict if certificate.ab else "", *doubts[:_MAX_NOTES]]
     lines.append(certificate.saturation.message if certificate.saturation else "")
     return [line[0].upper() + line[1:] for line in dict.fromkeys(filter(None, lines))]
 
 
-def _verdict(invalid: int, warnings: int) -> str:
-    if invalid:
+def comparability(certificate: Certificate) -> str:
+    """Return the verdict on a run by its most severe notes."""
+    severities = {note.severity for note in all_notes(certificate)}
+    if "invalid" in severities:
         return "Not comparable: do not use these figures."
-    return "Usable with care: see the notes." if warnings else "Comparable: no note questions these figures."
+    return (
+        "Usable with care: see the notes."
+        if "warning" in severities
+        else "Comparable: no note questions these figures."
+    )
 
 
 def target_line(target: CertifiedTarget) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.running import environment
+from tests.clients.running import Running, environment
 from tests.server.hub import Hub
 from tests.support.models import ECHO, tensor, write_python
 from tests.support.ports import free_port
@@ -152,6 +152,14 @@ def test_explanations_and_forecasts_fit(tmp_path: Path) -> None:
     table = [line for line in lines(forecast.replace("\r", "\n")) if "simulating" not in line]
     assert max(map(len, table)) <= COLUMNS
     assert "…" not in "".join(table)
+
+
+def test_facts_of_a_running_model_break_at_words(tmp_path: Path) -> None:
+    with Running(tmp_path, str(DIGITS), "--name=handwritten_digits"):
+        printed = lines(shown(tmp_path, *CONCH, "show", "handwritten_digits"))
+    assert max(map(len, printed)) <= COLUMNS
+    assert printed[0] == "handwritten_digits at"
+    assert "  outputs    probabilities FP32[10]" in printed
 
 
 def test_lists_of_repositories_have_whole_names(tmp_path: Path) -> None:

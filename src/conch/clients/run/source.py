@@ -92,7 +92,7 @@ def _find(given: Namespace) -> RunSource:
 def _nothing_there(text: str) -> str:
     if Path(text).is_symlink():
         return f"'{text}' is a symbolic link to '{Path(text).readlink()}', which is missing or leads back to it"
-    near = [entry.name for entry in Path(text).absolute().parent.glob("*")]
+    near = [entry.name for entry in Path(text).absolute().parent.glob("[!.]*")]
     stored = [folder.name for folder in model_store().glob("*")]
     hint = did_you_mean(Path(text).name, sorted({*near, *stored}))
     hub = f"; a model of the Hugging Face Hub is {HUB}{text}" if text.count("/") == 1 else ""

@@ -515,28 +515,28 @@ class Server:
         }
 
     def _incident_counts(self) -> dict[str, Counts]:
-        found: dict[str, Counts] = {}
+        by_model: dict[str, Counts] = {}
         for model in self.inference.models():
             statistics = model.statistics
             statistics.slow_ns = self._options.incident_p99_ms * 1_000_000
             failures = statistics.fail.count - statistics.failures[FailureReason.CANCELED]
             counts = Counts(statistics.success.count, statistics.slow, failures, model.state().restarts)
-            found[f"{model.id}/{model.version}"] = counts
-        return found
+            by_model[f"{model.id}/{model.version}"] = counts
+        return by_model
 
     def _pids(self) -> list[int]:
         return [pid for model in self.inference.models() for _, pid in model.state().processes]
 
     def _model_processes(self) -> list[AttributedProcess]:
         """Return the processes of models, and the server's, in which the others run."""
-        found: list[AttributedProcess] = []
+        processes: list[AttributedProcess] = []
         in_process: list[tuple[str, str]] = []
         for model in self.inference.models():
             name, version, state = model.config.name, str(model.version), model.state()
-            found += [AttributedProcess(pid, name, version, instance) for instance, pid in state.processes]
+            processes += [AttributedProcess(pid, name, version, instance) for instance, pid in state.processes]
             if state.instances > len(state.processes):
                 in_process.append((name, version))
-        return [*found, server_process(os.getpid(), in_process)]
+        return [*processes, server_process(os.getpid(), in_process)]
 
     def _accelerator_monitor(self) -> AcceleratorMonitor | None:
         options = self._options
@@ -588,8 +588,8 @@ def _naming_flags(service: Service, *, of_run: bool) -> Iterator[None]:
             flags = "--address and --port"
         elif hasattr(ServerOptions, f"{service.flags}_address"):
             flags = f"--{service.flags}-address and {flags}"
-        one = "choose another" if " " in flags else "chooses another"
-        raise ConfigError(f"cannot listen on {service.address}:{service.port}: {reason}; {flags} {one}") from error
+        remedy = "choose another" if " " in flags else "chooses another"
+        raise ConfigError(f"cannot listen on {service.address}:{service.port}: {reason}; {flags} {remedy}") from error
 
 
 def _repositories(options: ServerOptions) -> Iterator[Repository]:

@@ -25,7 +25,7 @@ from conch.base.http.client import MIN_BYTES_PER_S, SLOW_WINDOW_S
 from conch.base.http.reach import check_target
 from conch.base.pacing import MinimumRate
 from conch.server.repository.disk_space import require_space
-from conch.server.repository.model_kinds import Found, Kind, find_file, find_model
+from conch.server.repository.model_kinds import DetectedModel, Kind, find_file, find_model
 from conch.server.repository.remote.listing import inside
 
 _LOCATION = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[^/]+))?(?:/(?P<file>.+))?", re.ASCII)
@@ -205,7 +205,7 @@ def bounded_bars(limit: int) -> type[tqdm]:
     return BoundedBar
 
 
-def _selected(location: HubLocation, names: Sequence[str]) -> Found:
+def _selected(location: HubLocation, names: Sequence[str]) -> DetectedModel:
     if location.file:
         return find_file(names, location.file, location.repo)
     return find_model(names, location.repo)

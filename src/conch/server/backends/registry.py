@@ -103,19 +103,19 @@ class BackendRegistry:
 
 def load_backend(name: str, arguments: Mapping[str, Any]) -> Backend:
     """Import and make a backend. Raises ModelLoadError with the remedy if it is unknown, not installed or ambiguous."""
-    found = [entry_point for entry_point in entry_points(group=ENTRY_POINTS) if entry_point.name == name]
+    providers = [entry_point for entry_point in entry_points(group=ENTRY_POINTS) if entry_point.name == name]
     if name in _REQUIREMENTS:
-        if found:
+        if providers:
             raise ModelLoadError(
-                f"backend '{name}' is built in, and {_origins(found)} provides another; uninstall the package"
+                f"backend '{name}' is built in, and {_origins(providers)} provides another; uninstall the package"
             )
         backend: Backend = _import_builtin(name).backend(**arguments)
         return backend
-    if not found:
+    if not providers:
         raise _unknown(name)
-    if len(found) > 1:
-        raise ModelLoadError(f"backend '{name}' is provided by {_origins(found)}; uninstall all but one")
-    return _make_installed(found[0])
+    if len(providers) > 1:
+        raise ModelLoadError(f"backend '{name}' is provided by {_origins(providers)}; uninstall all but one")
+    return _make_installed(providers[0])
 
 
 def requirement(name: str) -> tuple[str, str] | None:
@@ -185,9 +185,9 @@ def _make_installed(entry_point: EntryPoint) -> Backend:
     return backend
 
 
-def _origins(found: Sequence[EntryPoint]) -> str:
+def _origins(providers: Sequence[EntryPoint]) -> str:
     return " and ".join(
-        f"the package '{entry_point.dist.name}'" if entry_point.dist else "a package" for entry_point in found
+        f"the package '{entry_point.dist.name}'" if entry_point.dist else "a package" for entry_point in providers
     )
 
 

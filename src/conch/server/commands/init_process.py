@@ -37,17 +37,17 @@ def become_init() -> None:
 
 def _reap(child: int) -> int | None:
     """Wait for all processes that have ended. Returns the exit status of `child` if it is among them."""
-    found = None
+    exit_status = None
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return found
+            return exit_status
         if pid == 0:
-            return found
+            return exit_status
         if pid == child:
             code = os.waitstatus_to_exitcode(status)
-            found = code if code >= 0 else 128 - code
+            exit_status = code if code >= 0 else 128 - code
 
 
 def _hide_secrets() -> None:

@@ -222,26 +222,26 @@ class BlsCalls:
                     for running in calls
                     if request in running.caller.executions
                 ]
-                found = _first(own_calls, stuck)
+                blocker = _first(own_calls, stuck)
             else:
-                found = self._waits_for_instance(request, stuck)
-            if found is not None:
-                return found
+                blocker = self._waits_for_instance(request, stuck)
+            if blocker is not None:
+                return blocker
         return None
 
     def _waits_for_instance(self, request: Pending, stuck: set[RunningBlsCall]) -> RunningBlsCall | None:
         model = request.owner
         if not isinstance(model, ScheduledModel):
             return None
-        found: RunningBlsCall | None = None
+        blocker: RunningBlsCall | None = None
         for instance in model.instances:
             # An instance that is restarting will recover, and one without calls will become free.
-            found = self._first_held(instance, stuck) if instance.ready else None
-            if found is None and instance.ready:
-                found = self._waits_for_resources(model, instance, stuck)
-            if found is None:
+            blocker = self._first_held(instance, stuck) if instance.ready else None
+            if blocker is None and instance.ready:
+                blocker = self._waits_for_resources(model, instance, stuck)
+            if blocker is None:
                 return None
-        return found
+        return blocker
 
     def _waits_for_resources(
         self, model: ScheduledModel, instance: Instance, stuck: set[RunningBlsCall]

@@ -75,7 +75,7 @@ class _Watched:
         self.last = counters(model)
         self.unbatched = self.last  # since when no execution had two requests
         self.alone_samples = 0  # in succession, in which requests waited and were executed alone
-        self.found: list[Degradation] = []
+        self.degradations: list[Degradation] = []
         self.stalled: tuple[Worker, int] | None = None  # that the event log has, and since when
 
 
@@ -128,7 +128,7 @@ class ModelWatch:
         for model in self._models():
             yield from model.degraded
             watched = self._watched.get(model)
-            yield from () if watched is None else watched.found
+            yield from () if watched is None else watched.degradations
 
     def sample(self) -> None:
         """Read the counters of each model, and log what is new."""
@@ -141,11 +141,11 @@ class ModelWatch:
             self._note_events(model, now.since(watched.last))
             if now.since(watched.unbatched).executions < now.since(watched.unbatched).requests:
                 watched.unbatched = now
-            reasons = {degradation.reason for degradation in watched.found}
-            found = [*_conditions(model, now, watched), *self._hung_workers(model, watched, now)]
-            watched.found = [Degradation(reason, detail, str(model.id)) for reason, detail in found]
+            reasons = {degradation.reason for degradation in watched.degradations}
+            conditions = [*_conditions(model, now, watched), *self._hung_workers(model, watched, now)]
+            watched.degradations = [Degradation(reason, detail, str(model.id)) for reason, detail in conditions]
             watched.last = now
-            for degradation in watched.found:
+            for degradation in watched.degradations:
                 if degradation.reason not in reasons:
                     self._report(degradation.reason, degradation.detail)
 

@@ -134,8 +134,8 @@ class RedisStore:
     async def _get(self, key: bytes, done: Callable[[bytes | None], None]) -> None:
         entry: bytes | None = None
         try:
-            found = await self._asked(self._client.get(key))
-            entry = found if isinstance(found, bytes) else None
+            value = await self._asked(self._client.get(key))
+            entry = value if isinstance(value, bytes) else None
         finally:
             self._lookups -= 1
             self._trying = False

@@ -72,7 +72,7 @@ class RemoteModelCache(ModelCache):
         lookup = Lookup(request, respond if order is None else order.enter(respond), self)
         lookup.start(self, key, admit)
         self.enter()
-        self._store_of.look_up(key, lookup.found)
+        self._store_of.look_up(key, lookup.resume)
         return lookup
 
     def read(self, entry: bytes | None, request: InferRequest, lookup_ns: int) -> InferResponse | None:
@@ -132,7 +132,7 @@ class Lookup(Pending):
         self._inner = None
         self._began = monotonic_ns()
 
-    def found(self, entry: bytes | None) -> None:
+    def resume(self, entry: bytes | None) -> None:
         """Answer the request by an entry, or admit it to the model."""
         place = self._place
         try:

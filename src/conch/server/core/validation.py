@@ -210,7 +210,7 @@ class RequestValidator:
 
     def _check_elements(self, request: InferRequest, tensor: Tensor) -> None:
         view = memoryview(tensor.data)
-        expected, found, position, end = prod(tensor.shape), 0, 0, len(view)
+        expected, count, position, end = prod(tensor.shape), 0, 0, len(view)
         while position < end:
             if position + 4 > end:
                 raise _refused(
@@ -218,10 +218,10 @@ class RequestValidator:
                     f"incomplete string length indicator {self._where(tensor)}, expecting 4 bytes but only "
                     f"{end - position} bytes available. Please make sure the string length indicator is in one buffer.",
                 )
-            if found == expected:
+            if count == expected:
                 raise _refused(
                     request,
-                    f"unexpected number of string elements {found + 1} {self._where(tensor)}, expecting {expected}",
+                    f"unexpected number of string elements {count + 1} {self._where(tensor)}, expecting {expected}",
                 )
             (length,) = _LENGTH.unpack_from(view, position)
             position += 4
@@ -232,9 +232,9 @@ class RequestValidator:
                     f"but only {end - position} bytes available"
                 )
             position += length
-            found += 1
-        if found != expected:
-            raise _refused(request, f"expected {expected} string elements {self._where(tensor)}, got {found}")
+            count += 1
+        if count != expected:
+            raise _refused(request, f"expected {expected} string elements {self._where(tensor)}, got {count}")
 
     def _where(self, tensor: Tensor) -> str:
         return f"for inference input '{tensor.name}' for model '{self._model}'"

@@ -83,11 +83,11 @@ class Tenants:
         return "" if value is None or self._keys is None else self._of_key(value)
 
     def _named(self, value: bytes) -> str:
-        found = self._cached.get(value)
-        if found is None:
-            found = tenant_name(value, secret=self._secret)
-            self._keep(value, found)
-        return found
+        tenant = self._cached.get(value)
+        if tenant is None:
+            tenant = tenant_name(value, secret=self._secret)
+            self._keep(value, tenant)
+        return tenant
 
     def _of_key(self, authorization: bytes) -> str:
         keys = self._keys
@@ -96,12 +96,12 @@ class Tenants:
             self._version = keys.version
             self._cached.clear()
         cached = b"\n" + authorization  # which no header value contains
-        found = self._cached.get(cached)
-        if found is None:
+        tenant = self._cached.get(cached)
+        if tenant is None:
             key = keys.find(authorization)
-            found = "" if key is None else tenant_name(key.name.encode())
-            self._keep(cached, found)
-        return found
+            tenant = "" if key is None else tenant_name(key.name.encode())
+            self._keep(cached, tenant)
+        return tenant
 
     def _keep(self, value: bytes, tenant: str) -> None:
         if len(self._cached) >= _MAX_CACHED:

@@ -143,12 +143,12 @@ def listener_families(services: Iterable[Service]) -> Iterator[Family]:
 def frontend_families(processes: FrontendProcesses | None, services: Iterable[Service]) -> Iterator[Family]:
     """Yield the metrics of frontend processes; 0 is the server's process where it accepts clients itself."""
     if processes is None:
-        found = [("0", sum(service.listener.connections for service in services), time.process_time())]
+        rows = [("0", sum(service.listener.connections for service in services), time.process_time())]
     else:
-        found = [(str(frontend.index), frontend.connections(), frontend.cpu_s) for frontend in processes.running]
+        rows = [(str(frontend.index), frontend.connections(), frontend.cpu_s) for frontend in processes.running]
     for name, values in (
-        ("conch_frontend_connections", {index: connections for index, connections, _ in found}),
-        ("conch_frontend_cpu_seconds_total", {index: cpu_s for index, _, cpu_s in found}),
+        ("conch_frontend_connections", {index: connections for index, connections, _ in rows}),
+        ("conch_frontend_cpu_seconds_total", {index: cpu_s for index, _, cpu_s in rows}),
     ):
         yield Family.of(name, [Point(value, {"frontend": index}) for index, value in values.items()])
     yield Family.of("conch_frontend_restarts_total", [Point(0 if processes is None else processes.restarts, {})])

@@ -53,5 +53,5 @@ class ShortForms:
 def _text(log: EventLog, call: int) -> str:
     """Return the short form of the first request of a client's call, "" if the log does not have it."""
     numbers = log.requests["number"][(log.requests["exchange"] == call) & (log.requests["parent"] == 0)]
-    found = Explainer(log).explain(int(numbers[0])) if len(numbers) else None
-    return "" if found is None else short_text(found)
+    explanation = Explainer(log).explain(int(numbers[0])) if len(numbers) else None
+    return "" if explanation is None else short_text(explanation)

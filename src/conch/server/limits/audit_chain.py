@@ -121,11 +121,11 @@ def check_head(chain: Chain, name: str, head: tuple[int, str] | None) -> None:
         chain.findings.append(ChainFinding(name, 0, f"the last record, {seq}, is not the one that was written last"))
 
 
-def check_expected(chain: Chain, found: Mapping[int, str], expected: Mapping[int, str], name: str) -> None:
+def check_expected(chain: Chain, hashes: Mapping[int, str], expected: Mapping[int, str], name: str) -> None:
     """Compare records (number → hash) with those that are known from elsewhere; add a finding for each difference."""
     for seq, digest in sorted(expected.items()):
-        if found.get(seq, "") != digest:
-            how = "is another one: the log was rewritten" if seq in found else "is missing: the log was truncated"
+        if hashes.get(seq, "") != digest:
+            how = "is another one: the log was rewritten" if seq in hashes else "is missing: the log was truncated"
             chain.findings.append(ChainFinding(name, 0, f"record {seq} {how}; expected the hash {digest}"))
 
 

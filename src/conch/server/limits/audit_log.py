@@ -235,11 +235,11 @@ def verify(paths: Sequence[Path], expected: Mapping[int, str] | None = None) -> 
     `expected` are hashes of records by their numbers, from a place that the log's owner could not write to.
     """
     chain = Chain()
-    found: dict[int, str] = {}
+    hashes: dict[int, str] = {}
     known = [path for path in paths if not path.name.endswith(_HEAD)]
     for path in sorted(known, key=_first_seq):
         before = chain.records
-        found |= {record["seq"]: record["hash"] for record in follow(chain, str(path), read_lines(path))}
+        hashes |= {record["seq"]: record["hash"] for record in follow(chain, str(path), read_lines(path))}
         rotated = _ROTATED.search(path.name)
         if rotated and rotated.end() == len(path.name) and int(rotated[0][1:]) != chain.seq:
             text = f"ends with record {chain.seq}, by its name with {int(rotated[0][1:])}: the file was truncated"
@@ -249,7 +249,7 @@ def verify(paths: Sequence[Path], expected: Mapping[int, str] | None = None) -> 
     given = {path for path in paths if path.name.endswith(_HEAD)} - {Path(f"{path}{_HEAD}") for path in known}
     for head in given:  # of a log whose current file is missing
         _check_its_head(chain, Path(str(head).removesuffix(_HEAD)), required=True)
-    check_expected(chain, found, expected or {}, str(paths[0].parent / paths[0].name.removesuffix(_HEAD)))
+    check_expected(chain, hashes, expected or {}, str(paths[0].parent / paths[0].name.removesuffix(_HEAD)))
     return chain
 
 
@@ -264,10 +264,10 @@ def _check_its_head(chain: Chain, path: Path, *, required: bool) -> None:
             chain.findings.append(ChainFinding(str(head), 0, text))
         return
     with head.open("rb") as file:
-        found = _read_head(file.fileno())
-    if found is None:
+        last = _read_head(file.fileno())
+    if last is None:
         chain.findings.append(ChainFinding(str(head), 0, "the head was changed"))
-    check_head(chain, str(path), found)
+    check_head(chain, str(path), last)
 
 
 def has_records(path: Path) -> bool:

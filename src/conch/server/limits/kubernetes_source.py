@@ -77,7 +77,7 @@ class KubernetesSource:
         self._api = api
         self._pod = pod
         self._resync_s = resync_s
-        self._found: asyncio.Queue[AnnotatedLimits | Unread] = asyncio.Queue()
+        self._readings: asyncio.Queue[AnnotatedLimits | Unread] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = threading.Event()
 
@@ -89,11 +89,11 @@ class KubernetesSource:
         first = True
         try:
             while True:
-                found = await self._found.get()
-                if isinstance(found, Unread):
-                    manager.failed(SOURCE, found.error)
+                reading = await self._readings.get()
+                if isinstance(reading, Unread):
+                    manager.failed(SOURCE, reading.error)
                 else:
-                    await manager.replace(SOURCE, found.limits, who=found.who, first=first)
+                    await manager.replace(SOURCE, reading.limits, who=reading.who, first=first)
                     first = False
         finally:
             self._stopping.set()
@@ -159,39 +159,39 @@ class KubernetesSource:
         while time.monotonic() < end and not self._stopping.is_set():
             begun = time.monotonic()
             for event in self._api.watch(collection, fieldSelector=f"metadata.name={name}", resourceVersion=version):
-                kind, found = event.get("type"), event.get("object")
-                if not isinstance(found, dict):
+                kind, resource = event.get("type"), event.get("object")
+                if not isinstance(resource, dict):
                     raise KubernetesError(f"{collection}: a watch event has no object")
                 if kind == "ERROR":
-                    code = found.get("code")
-                    text = f"{collection}: {found.get('message', 'the watch failed')}"
+                    code = resource.get("code")
+                    text = f"{collection}: {resource.get('message', 'the watch failed')}"
                     raise KubernetesError(text, code if isinstance(code, int) else 0)
-                version = _version(found) or version
+                version = _version(resource) or version
                 if kind == "DELETED":
                     raise ObjectGone
                 if kind in ("ADDED", "MODIFIED"):
-                    self._read(collection, found)
+                    self._read(collection, resource)
                 if time.monotonic() >= end:
                     break
             if time.monotonic() - begun < _MIN_BACKOFF_S:  # a server that ends watches at once
                 self._stopping.wait(_MIN_BACKOFF_S)
 
-    def _read(self, collection: str, found: Mapping[str, Any]) -> None:
+    def _read(self, collection: str, resource: Mapping[str, Any]) -> None:
         try:
-            limits = read_annotations(found)
+            limits = read_annotations(resource)
         except ConfigError as error:
             self._publish(Unread(error.message))
             return
-        metadata = found["metadata"] if isinstance(found.get("metadata"), Mapping) else {}
+        metadata = resource["metadata"] if isinstance(resource.get("metadata"), Mapping) else {}
         who = f"kubernetes:{collection}/{metadata.get('name')}"
         manager = _last_manager(metadata)
         self._publish(AnnotatedLimits(limits, f"{who} ({manager})" if manager else who))
 
-    def _publish(self, found: AnnotatedLimits | Unread) -> None:
+    def _publish(self, reading: AnnotatedLimits | Unread) -> None:
         loop = self._loop
         assert loop is not None
         if not self._stopping.is_set():
-            loop.call_soon_threadsafe(self._found.put_nowait, found)
+            loop.call_soon_threadsafe(self._readings.put_nowait, reading)
 
 
 def _controller(document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -211,9 +211,9 @@ def _version(document: Mapping[str, Any]) -> str:
 def _last_manager(metadata: Mapping[str, Any]) -> str:
     """Return the program that changed the annotations last, such as kubectl-annotate; "" if that is not recorded."""
     fields = metadata.get("managedFields")
-    found = [
+    managers = [
         (str(entry.get("time", "")), str(entry.get("manager", "")))
         for entry in (fields if isinstance(fields, list) else ())
         if isinstance(entry, Mapping) and "f:annotations" in str(entry.get("fieldsV1", ""))
     ]
-    return max(found, default=("", ""))[1][:100]
+    return max(managers, default=("", ""))[1][:100]

@@ -200,11 +200,11 @@ class LimitManager:
         return {"source": _ADMIN, "after": describe(self.sources[_ADMIN].limits)}
 
     def _restore(self, records: Iterable[Mapping[str, Any]]) -> None:
-        found = [record for record in records if record.get("source") == _ADMIN and "after" in record]
-        if not found:
+        changes = [record for record in records if record.get("source") == _ADMIN and "after" in record]
+        if not changes:
             return
         try:
-            self.sources[_ADMIN].limits = read_limits({"limits": found[-1]["after"]}, "audit log")
+            self.sources[_ADMIN].limits = read_limits({"limits": changes[-1]["after"]}, "audit log")
         except ConfigError as error:
             self.failed(_ADMIN, error.message)
 
@@ -222,10 +222,10 @@ class LimitManager:
         """Forget the rates of models that are no longer served, and follow changes of ensembles."""
         known: set[tuple[int, str, str]] = set()
         while True:
-            found = set(self._served())
-            if found != known:
-                known = found
-                self.limiter.keep_models(frozenset((name, version) for _, name, version in found))
+            served = set(self._served())
+            if served != known:
+                known = served
+                self.limiter.keep_models(frozenset((name, version) for _, name, version in served))
             await asyncio.sleep(_MODELS_S)
 
     async def _watch(self, watch: Watch) -> None:
@@ -249,7 +249,7 @@ class LimitManager:
                     source: "unlimited" if value == UNLIMITED else value for source, value in limit.overridden.items()
                 },
             }
-            for limit in sorted(self.limiter.table.effective.values(), key=lambda each: str(each.key))
+            for limit in sorted(self.limiter.table.effective.values(), key=lambda limit: str(limit.key))
         ]
         sources = {
             name: {"up": state.up, "error": state.error, "changes": state.changes, "limits": describe(state.limits)}

@@ -50,9 +50,9 @@ class LimitTable:
     def __init__(self, sources: Mapping[str, Limits] | None = None) -> None:
         """Merge. For limit key, the first of `SOURCES` that sets it counts."""
         self.effective: dict[LimitKey, EffectiveLimit] = {}
-        found = sources or {}
-        for key in {key for limits in found.values() for key in limits}:
-            values = {source: found[source][key] for source in SOURCES if key in found.get(source, ())}
+        by_source = sources or {}
+        for key in {key for limits in by_source.values() for key in limits}:
+            values = {source: by_source[source][key] for source in SOURCES if key in by_source.get(source, ())}
             source, value = next(iter(values.items()))
             lower = {name: limit for name, limit in values.items() if name != source}
             self.effective[key] = EffectiveLimit(key, value, source, lower)

@@ -43,15 +43,15 @@ class LoadReport:
     def __init__(self, model: str, strict: Collection[str] = (), known: Iterable[Degradation] = ()) -> None:
         self._model = model
         self._strict = strict
-        self.found = list(known)
+        self.degradations = list(known)
 
     def __call__(self, reason: str, detail: str) -> None:
         """Log and keep a degradation. Raises ConfigError with the cure if --strict refuses its reason."""
         degradation = Degradation(reason, detail, self._model)
         if refuses(self._strict, reason):
             raise ConfigError(f"{degradation} (refused by --strict, reason {reason})")
-        if degradation not in self.found:
-            self.found.append(degradation)
+        if degradation not in self.degradations:
+            self.degradations.append(degradation)
             log_degradation(reason, detail)
 
 
@@ -114,11 +114,11 @@ class Degradations:
 
     def current(self) -> list[Degradation]:
         """Return all degradations that hold now, in the order of the registry."""
-        found = [*self._start, *(Degradation(reason, detail) for reason, detail in self._holding.items())]
-        found += self._models()
-        found += [Degradation(reason, detail, model) for (reason, model), (_, detail) in self._events.items()]
+        degradations = [*self._start, *(Degradation(reason, detail) for reason, detail in self._holding.items())]
+        degradations += self._models()
+        degradations += [Degradation(reason, detail, model) for (reason, model), (_, detail) in self._events.items()]
         order = {reason: number for number, reason in enumerate(reasons())}
-        return sorted(dict.fromkeys(found), key=lambda degradation: order[degradation.reason])
+        return sorted(dict.fromkeys(degradations), key=lambda degradation: order[degradation.reason])
 
     def families(self) -> Iterator[Family]:
         """Yield the metric: a series for each model and reason, at most models × reasons."""
@@ -130,30 +130,29 @@ class Degradations:
 
     def log_table(self) -> None:
         """Log what runs worse than asked, the most severe in the message and all of it in a table."""
-        found = self.current()
-        if found:
+        degradations = self.current()
+        if degradations:
             rows = [
                 {"reason": row.reason, "model": row.model, "detail": row.detail, "costs": reasons()[row.reason].costs,
                  "cure": reasons()[row.reason].cure}
-                for row in found
+                for row in degradations
             ]  # fmt: skip
-            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-            text = f"degraded: {found[0].detail}{more}"
-            _log.info(text, extra={"block": table(found), "structured": {"degraded": rows}})
+            more = f" (and {len(degradations) - 1} more)" if len(degradations) > 1 else ""
+            text = f"degraded: {degradations[0].detail}{more}"
+            _log.info(text, extra={"block": table(degradations), "structured": {"degraded": rows}})
 
     def _probed(self) -> dict[str, str]:
-        found = ((reason, probe()) for reason, probe in self._probes.items())
-        return {reason: detail for reason, detail in found if detail}
+        return {reason: detail for reason, probe in self._probes.items() if (detail := probe())}
 
 
-def table(found: Sequence[Degradation]) -> str:
+def table(degradations: Sequence[Degradation]) -> str:
     """Return the degradations for the console: reason, detail and cure, wrapped at 100 columns."""
     lines: list[str] = []
-    for row in found[:_MAX_SHOWN]:
+    for row in degradations[:_MAX_SHOWN]:
         lines.append(f"{row.reason}{f' ({row.model})' if row.model else ''}")
         for text in (row.detail, reasons()[row.reason].costs, f"cure: {reasons()[row.reason].cure}"):
             lines += wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False,
                           break_on_hyphens=False)  # fmt: skip
-    if len(found) > _MAX_SHOWN:
-        lines.append(f"and {len(found) - _MAX_SHOWN} more, see conch_degraded in /metrics")
+    if len(degradations) > _MAX_SHOWN:
+        lines.append(f"and {len(degradations) - _MAX_SHOWN} more, see conch_degraded in /metrics")
     return "\n".join(lines)

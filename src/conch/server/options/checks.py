@@ -135,8 +135,8 @@ def _check_ports(options: ServerOptions) -> Iterable[str]:
                 yield f"{flag} and {other} are both {port} at {address}; each service needs a separate port"
 
 
-def _overlap(one: str, other: str) -> bool:
-    return one == other or one in _WILDCARD_ADDRESSES or other in _WILDCARD_ADDRESSES
+def _overlap(address: str, other: str) -> bool:
+    return address == other or address in _WILDCARD_ADDRESSES or other in _WILDCARD_ADDRESSES
 
 
 def _check_host_proc(options: ServerOptions) -> Iterable[str]:

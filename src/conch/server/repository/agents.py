@@ -62,13 +62,13 @@ def _agent(name: str) -> _Agent:
     if name == _CHECKSUM:
         return _verify_checksums
     installed = entry_points(group=ENTRY_POINTS)
-    found = [point for point in installed if point.name == name]
-    if len(found) != 1:
+    providers = [point for point in installed if point.name == name]
+    if len(providers) != 1:
         known = sorted({_CHECKSUM, *(point.name for point in installed)})
-        count = "no installed package provides" if not found else "several installed packages provide"
+        count = "no installed package provides" if not providers else "several installed packages provide"
         raise ConfigError(f"model_repository_agents: {count} the agent '{name}'{did_you_mean(name, known, '; did')}")
     try:
-        agent: _Agent = found[0].load()
+        agent: _Agent = providers[0].load()
     except Exception as error:
         raise ConfigError(f"model_repository_agents: agent '{name}' cannot be imported: {error}") from error
     return agent
@@ -85,9 +85,9 @@ def _verify_checksums(_name: str, folder: Path, parameters: Mapping[str, str]) -
             raise ConfigError(f"failed to parse key: {key}")
         if algorithm.lower() not in ("md5", "sha256"):
             raise ConfigError(f"Unsupported checksum algorithm: {algorithm}")
-        found = _digest(confined_path(folder, path, "file", "the checksum"), path, algorithm.lower())
-        if found != expected.lower():
-            raise ConfigError(f"Mismatched {algorithm.upper()} hash for file {path}, expect: {expected}, got: {found}")
+        digest = _digest(confined_path(folder, path, "file", "the checksum"), path, algorithm.lower())
+        if digest != expected.lower():
+            raise ConfigError(f"Mismatched {algorithm.upper()} hash for file {path}, expect: {expected}, got: {digest}")
 
 
 def _digest(file: Path, name: str, algorithm: str) -> str:

@@ -59,13 +59,13 @@ class ModelDirRoot:
         """Return the model's name, or those of a repository. Raises ConfigError if the folder cannot be read."""
         if self._folder.is_file():
             return [self.name]
-        found = LocalRoot(self._folder).names()
+        names = LocalRoot(self._folder).names()
         if not self.is_repository:
             return [self.name]
         if self._unused_name:
             _log.info("'%s' is a repository: its models keep their names, --model-name is not used", self._folder)
             self._unused_name = ""
-        return found
+        return names
 
     def scan(self) -> Mapping[str, Fingerprint]:
         """Return the fingerprints of the models."""

@@ -135,14 +135,14 @@ def _of_folder(folder: Path, options: EntryOptions) -> Entry:
         exported = next((folder / name for name in _EXPORTED if (folder / name).is_file()), None)
         if exported is not None:
             return _of_file(exported, options)
-    found = find_model(sorted(path.name for path in folder.iterdir() if path.is_file()), f"'{folder}'")
-    if found.kind is Kind.IR_FOLDER:
-        return _ir_folder(folder, found.names, options)
-    if found.kind is Kind.CHECKPOINT:
-        return _checkpoint(folder, found.names, options)
-    if found.kind is Kind.SAVED_MODEL:
+    model = find_model(sorted(path.name for path in folder.iterdir() if path.is_file()), f"'{folder}'")
+    if model.kind is Kind.IR_FOLDER:
+        return _ir_folder(folder, model.names, options)
+    if model.kind is Kind.CHECKPOINT:
+        return _checkpoint(folder, model.names, options)
+    if model.kind is Kind.SAVED_MODEL:
         return _saved_model(folder, options)
-    return _of_file(folder / found.names[0], options)
+    return _of_file(folder / model.names[0], options)
 
 
 def _of_file(path: Path, options: EntryOptions) -> Entry:
@@ -268,13 +268,13 @@ def _with_texts(entry: Entry, path: Path) -> Entry:
     """Return the entry of a model with the files of its checkpoint that make it a model of texts, if it has them."""
     folder = path.absolute().parent
     folders = (folder.parent, folder) if folder.name in TEXT_FOLDERS else (folder,)
-    found = {name: place / name for place in folders for name in TEXT_FILES if (place / name).is_file()}
-    if TOKENIZER not in found:
+    text_files = {name: place / name for place in folders for name in TEXT_FILES if (place / name).is_file()}
+    if TOKENIZER not in text_files:
         return entry
     config = entry.config or f'backend: "{entry.backend}"\n'
     if "max_batch_size" not in config:
         config += f"max_batch_size: {_MAX_TEXTS}\ndynamic_batching {{ }}\n"
-    return replace(entry, files={**entry.files, **found}, config=config)
+    return replace(entry, files={**entry.files, **text_files}, config=config)
 
 
 def _torch(path: Path, options: EntryOptions) -> Entry:

@@ -35,7 +35,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DetectedModel:
     """The kind of a model, and the names of its files."""
 
     kind: Kind
@@ -62,25 +62,27 @@ def is_forest(name: str) -> bool:
     return name.endswith(FOREST_ENDINGS) or name in FOREST_NAMES
 
 
-def find_model(names: Sequence[str], where: str) -> Found:
+def find_model(names: Sequence[str], where: str) -> DetectedModel:
     """Return the model in a folder with these files. Raises InvalidRequest if there is none, or more than one."""
     if "openvino_model.xml" in names and "openvino_tokenizer.xml" in names:
         _require(names, ("openvino_model.bin", "openvino_tokenizer.bin", "openvino_detokenizer.xml"), where)
-        return Found(
+        return DetectedModel(
             Kind.IR_FOLDER, _chosen(names, lambda name: name.endswith((".xml", ".bin")) and "openvino" in name)
         )
     if "config.json" in names and any(name.endswith(".safetensors") for name in names):
-        return Found(Kind.CHECKPOINT, _chosen(names, lambda name: name.endswith((".safetensors", ".py"))))
+        return DetectedModel(Kind.CHECKPOINT, _chosen(names, lambda name: name.endswith((".safetensors", ".py"))))
     if SAVED_MODEL_FILE in names:
         inside = ("variables/", "assets/")
-        return Found(Kind.SAVED_MODEL, tuple(name for name in names if "/" not in name or name.startswith(inside)))
+        return DetectedModel(
+            Kind.SAVED_MODEL, tuple(name for name in names if "/" not in name or name.startswith(inside))
+        )
     for is_one in _SINGLE:
-        found = [name for name in names if is_one(name)]
-        if len(found) > 1:
-            shown = ", ".join(found[:8]) + (" …" if len(found) > 8 else "")
+        matches = [name for name in names if is_one(name)]
+        if len(matches) > 1:
+            shown = ", ".join(matches[:8]) + (" …" if len(matches) > 8 else "")
             raise InvalidRequest(f"{where} contains several models; choose one: {shown}")
-        if found:
-            return find_file(names, found[0], where)
+        if matches:
+            return find_file(names, matches[0], where)
     present = ", ".join(names[:8]) or "nothing"
     single = ", ".join((*SINGLE_FILES, *FOREST_ENDINGS, *FOREST_NAMES))
     raise InvalidRequest(
@@ -97,7 +99,7 @@ def _ends(*endings: str) -> Callable[[str], bool]:
 _SINGLE = (*map(_ends, SINGLE_FILES), is_forest, _ends(*PICKLES))
 
 
-def find_file(names: Sequence[str], name: str, where: str) -> Found:
+def find_file(names: Sequence[str], name: str, where: str) -> DetectedModel:
     """Return a model in a single file, with its files of weights. Raises InvalidRequest if it does not exist."""
     if name not in names:
         similar = [file for file in names if file.endswith(SINGLE_FILES)]
@@ -109,7 +111,7 @@ def find_file(names: Sequence[str], name: str, where: str) -> Found:
     texts = [file for file in names if file in {str(folder / text) for text in TEXT_FILES}]
     if folder.name in TEXT_FOLDERS:
         texts += [file for file in names if file in {str(folder.parent / text) for text in TEXT_FILES}]
-    return Found(Kind.FILE, (name, *(file for file in (*beside, *texts) if file != name)))
+    return DetectedModel(Kind.FILE, (name, *(file for file in (*beside, *texts) if file != name)))
 
 
 def is_part(name: str) -> bool:

@@ -64,23 +64,23 @@ class Repositories:
 
     def duplicates(self) -> frozenset[ModelId]:
         """Return the models that are in more than one repository of a namespace; unreadable ones count as empty."""
-        found: set[ModelId] = set()
+        models: set[ModelId] = set()
         for namespace, repository in self._by_namespace.items():
             with suppress(ConfigError):
-                found.update(ModelId(namespace, name) for name in repository.duplicates())
-        return frozenset(found)
+                models.update(ModelId(namespace, name) for name in repository.duplicates())
+        return frozenset(models)
 
     def named(self, name: str) -> list[ModelId]:
         """Return the models of a name. Raises NotFound if there is none, which is not checked without namespaces."""
         if not self.namespaced:
             return [ModelId("", name)]
-        found = [
+        models = [
             ModelId(namespace, name) for namespace, repository in self._by_namespace.items() if repository.has(name)
         ]
-        if not found:
+        if not models:
             places = ", ".join(self._by_namespace)
             raise NotFound(f"model not found in any model repository ({places}){self.suggestion(name)}")
-        return found
+        return models
 
     def suggestion(self, name: str) -> str:
         """Return `; did you mean '…'?` or ""; see `Repository.suggestion`."""
@@ -94,13 +94,13 @@ class Repositories:
         """
         if namespace:
             return ModelId(namespace, name)
-        found = self.named(name)
-        if ModelId(own, name) in found:
+        models = self.named(name)
+        if ModelId(own, name) in models:
             return ModelId(own, name)
-        if len(found) > 1:
-            places = " and in ".join(model.namespace for model in found)
+        if len(models) > 1:
+            places = " and in ".join(model.namespace for model in models)
             raise ConfigError(f"model '{name}' is ambiguous: it is in {places}")
-        return found[0]
+        return models[0]
 
     def snapshot(self) -> dict[ModelId, Fingerprint]:
         """Return the fingerprints of all models, for `watch.changes`; see `Repository.snapshot`."""

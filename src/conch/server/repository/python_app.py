@@ -93,15 +93,15 @@ def _import(file: Path) -> _Imported:
 
 
 def _stamps(paths: Iterable[str]) -> Fingerprint:
-    found: list[tuple[str, int, int]] = []
+    stamps: list[tuple[str, int, int]] = []
     for path in sorted(paths):
         try:
             status = Path(path).stat()
         except FileNotFoundError:
-            found.append((path, 0, 0))
+            stamps.append((path, 0, 0))
         else:
-            found.append((path, status.st_mtime_ns, status.st_size))
-    return tuple(found)
+            stamps.append((path, status.st_mtime_ns, status.st_size))
+    return tuple(stamps)
 
 
 class PythonAppRoot:

@@ -134,12 +134,12 @@ class Repository:
 
     def snapshot(self) -> dict[str, Fingerprint]:
         """Return the fingerprints of all models, for `watch.changes`. Raises as `names` and `fingerprint`."""
-        found: dict[str, Fingerprint] = {}
+        fingerprints: dict[str, Fingerprint] = {}
         for root in self._roots:
             for name, stamps in root.scan().items():
                 # A model in two roots is refused; its second appearance must count as a change.
-                found[name] = (*found.get(name, ()), *stamps)
-        return found
+                fingerprints[name] = (*fingerprints.get(name, ()), *stamps)
+        return fingerprints
 
     def has(self, name: str) -> bool:
         """Whether there is a folder for a model of this name."""
@@ -250,15 +250,15 @@ class Repository:
         return next((path for path in [*candidates, directory / _CONFIG_FILE] if path.is_file()), None)
 
     def _find(self, name: str) -> ModelLocation:
-        found = [(root, place) for root in self._roots_of(name) if (place := root.find(name)) is not None]
-        if not found:
+        candidates = [(root, place) for root in self._roots_of(name) if (place := root.find(name)) is not None]
+        if not candidates:
             places = ", ".join(map(str, self._roots))
             raise NotFound(f"model not found in any model repository ({places}){self.suggestion(name)}")
-        if len(found) > 1:
+        if len(candidates) > 1:
             raise ConfigError(
-                f"model '{name}' is ambiguous: it is in {' and in '.join(str(root) for root, _ in found)}"
+                f"model '{name}' is ambiguous: it is in {' and in '.join(str(root) for root, _ in candidates)}"
             )
-        return found[0][1]
+        return candidates[0][1]
 
 
 def check_name(name: str) -> None:

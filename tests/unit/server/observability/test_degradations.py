@@ -69,7 +69,7 @@ def test_other_reasons_are_logged_once_each(caplog: pytest.LogCaptureFixture) ->
     for _ in range(2):
         report("setting_ignored", "a has no effect")
     report("setting_ignored", "b has no effect")
-    assert [degradation.detail for degradation in report.found] == ["a has no effect", "b has no effect"]
+    assert [degradation.detail for degradation in report.degradations] == ["a has no effect", "b has no effect"]
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
         (logging.WARNING, "a has no effect"),
         (logging.WARNING, "b has no effect"),

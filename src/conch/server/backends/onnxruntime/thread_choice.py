@@ -142,8 +142,8 @@ def measure(open_run: Callable[[int], Callable[[], object]], threads: int) -> di
         began = perf_counter()
         for _ in range(_MAX_ROUNDS):
             for arrangement in arrangements:
-                number, each = arrangement
-                taken = max(pool.map(lambda run: run.take(), [runs[each]] * number))
+                number, lane_threads = arrangement
+                taken = max(pool.map(lambda run: run.take(), [runs[lane_threads]] * number))
                 times[arrangement] = min(taken, times.get(arrangement, taken))
             if perf_counter() - began > _BUDGET_S * (2 if inf in times.values() else 1):
                 break
@@ -183,9 +183,9 @@ def choose(times: Mapping[Arrangement, float], threads: int) -> ThreadChoice:
     alone, taken = (1, single) if single <= whole * _MARGIN else (threads, whole)
     best: Arrangement = (1, alone)
     rate = 1 / taken
-    for (number, each), seconds in sorted(times.items(), key=lambda item: item[0]):
+    for (number, lane_threads), seconds in sorted(times.items(), key=lambda item: item[0]):
         if number > 1 and seconds >= _MIN_LANE_S and number / seconds >= rate * _MARGIN:
-            best, rate = (number, each), number / seconds
+            best, rate = (number, lane_threads), number / seconds
     if best[0] == 1:
         return ThreadChoice(alone)
     lane = times[best]

@@ -165,9 +165,9 @@ def _added(samples: Iterable[MetricSample]) -> list[MetricSample]:
     return list(sums.values())
 
 
-def _sum(one: MetricSample, other: MetricSample) -> MetricSample:
+def _sum(sample: MetricSample, other: MetricSample) -> MetricSample:
     # Buckets differ if the model was edited before a restart, or between two models: then the newer ones count.
-    if [bound for bound, _ in one.buckets] != [bound for bound, _ in other.buckets]:
+    if [bound for bound, _ in sample.buckets] != [bound for bound, _ in other.buckets]:
         return other
-    buckets = tuple((bound, a + b) for (bound, a), (_, b) in zip(one.buckets, other.buckets, strict=True))
-    return replace(other, value=one.value + other.value, buckets=buckets)
+    buckets = tuple((bound, a + b) for (bound, a), (_, b) in zip(sample.buckets, other.buckets, strict=True))
+    return replace(other, value=sample.value + other.value, buckets=buckets)

@@ -266,8 +266,9 @@ class TensorExchange:
 
 
 def _locations(destinations: Mapping[str, Destination]) -> dict[str, tuple[object, ...]]:
-    found = [(name, destination.location) for name, destination in destinations.items()]
-    return {name: location for name, location in found if location is not None}
+    return {
+        name: location for name, destination in destinations.items() if (location := destination.location) is not None
+    }
 
 
 class ArenaTrimmer:

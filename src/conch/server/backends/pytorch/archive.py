@@ -109,9 +109,9 @@ def refuse_file_operators(archive: Archive) -> None:
                 left -= file.getinfo(name).file_size
                 if left < 0:
                     raise ModelLoadError(f"the program in '{archive.path}' has more than {_MAX_PROGRAM_BYTES} bytes")
-                if found := _FILE_OPERATORS.search(file.read(name)):
+                if operator := _FILE_OPERATORS.search(file.read(name)):
                     raise ModelLoadError(
-                        f"'{archive.path}' opens files ('{found[0].decode()}' in {member}), which a TorchScript "
+                        f"'{archive.path}' opens files ('{operator[0].decode()}' in {member}), which a TorchScript "
                         "model may not: it runs in the server's process; serve a model.py, which runs in a separate one"
                     )
     except (OSError, BadZipFile, KeyError, RuntimeError, NotImplementedError) as error:

@@ -114,13 +114,13 @@ def check_arguments(config: ModelConfig, arguments: Sequence[str], required: Seq
     """
     names = input_names(config)
     places = input_places(config.name, names, arguments)
-    found = {name: arguments[place] for name, place in places.items()}
-    if missing := [name for name in required if name not in found.values()]:
+    by_input = {name: arguments[place] for name, place in places.items()}
+    if missing := [name for name in required if name not in by_input.values()]:
         raise ConfigError(
             f"unable to load model '{config.name}', configuration expects {len(names)} inputs, model provides "
             f"{len(required)}: forward({', '.join(arguments)}) lacks '{missing[0]}'"
         )
-    return found
+    return by_input
 
 
 def check_exported(config: ModelConfig, signature: Signature, inputs: Mapping[str, int]) -> None:

@@ -103,10 +103,10 @@ class EnsembleModel(ServedModel):
         queues. Raises InvalidRequest, NotFound, QueueFull, Unavailable.
         """
         if self.cache is not None:
-            found = self.cache.look_up(request, respond, None, self._admit)
-            if isinstance(found, Pending):
-                return found
-            respond = found
+            lookup = self.cache.look_up(request, respond, None, self._admit)
+            if isinstance(lookup, Pending):
+                return lookup
+            respond = lookup
         return self._admit(request, respond)
 
     def _admit(self, request: InferRequest, respond: Respond) -> Pending:

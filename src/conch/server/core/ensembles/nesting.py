@@ -91,9 +91,9 @@ def stage_requests(
 
     Requests for some outputs only, and cached responses, may cause fewer. A model that is not served is left out.
     """
-    found: dict[ServedModel, StageRequests] = {}
-    _add_stages(model, 1, True, of_step, found)
-    return found
+    requests: dict[ServedModel, StageRequests] = {}
+    _add_stages(model, 1, True, of_step, requests)
+    return requests
 
 
 def _add_stages(
@@ -101,7 +101,7 @@ def _add_stages(
     times: int,
     exact: bool,
     of_step: Callable[[str, EnsembleStep], ServedModel],
-    found: dict[ServedModel, StageRequests],
+    requests: dict[ServedModel, StageRequests],
 ) -> None:
     if not isinstance(model, EnsembleModel):
         return
@@ -111,6 +111,6 @@ def _add_stages(
         except ConchError:  # it has been unloaded, so the ensemble is not ready
             continue
         once = exact and not model.flow.levels[number]  # it runs once for each response of a decoupled step otherwise
-        known = found.get(stage, StageRequests(0, True))
-        found[stage] = StageRequests(known.number + times, known.exact and once)
-        _add_stages(stage, times, once, of_step, found)
+        known = requests.get(stage, StageRequests(0, True))
+        requests[stage] = StageRequests(known.number + times, known.exact and once)
+        _add_stages(stage, times, once, of_step, requests)

@@ -177,10 +177,10 @@ def _rebatched(tensor: Tensor, batched: bool, spec: TensorSpec | None) -> Tensor
 
 def _moved_position(position: SequencePosition, parameters: Mapping[str, ParameterValue]) -> SequencePosition:
     """Return the position with the changes that a response makes by its parameters."""
-    found = [key for key in _POSITION if key in parameters]
-    if not found:
+    keys = [key for key in _POSITION if key in parameters]
+    if not keys:
         return position
-    for key in found:
+    for key in keys:
         value = parameters[key]
         fits = isinstance(value, bool) if key in _POSITION_FLAGS else type(value) in (int, str)
         if not fits:

@@ -139,7 +139,7 @@ class ModelBuilder:
                 report("setting_ignored", text)
         if not config.warmups and any(group.kind is InstanceKind.GPU for group in config.instance_groups):
             report("gpu_without_warmup", f"model '{config.name}' runs on a GPU and has no model_warmup")
-        return replace(config, degraded=tuple(report.found))
+        return replace(config, degraded=tuple(report.degradations))
 
     async def build(
         self, files: ModelFiles, config: ModelConfig, unchanged: Mapping[int, ServedModel] | None = None
@@ -161,7 +161,7 @@ class ModelBuilder:
             report = self._report(files, config.degraded)
             for notice in notices:
                 report("steps_misfit", f"{notice} ({files.config_source})")
-            config = replace(config, degraded=tuple(report.found))
+            config = replace(config, degraded=tuple(report.degradations))
             flow = fit
             config = _with_transaction_policy(config, decoupled=bool(fit.depth))
         candidates = unchanged or {}
@@ -189,7 +189,7 @@ class ModelBuilder:
             report = self._report(files, config.degraded)
             source = self._source(files, instance_config(config), model.version, report)
             await model.rearrange(config, rearranged(backend, source, self.gpus, model.instances, self._cores))
-            model.degraded = report.found
+            model.degraded = report.degradations
         return True
 
     def _report(self, files: ModelFiles, known: Sequence[Degradation] = ()) -> LoadReport:
@@ -284,7 +284,7 @@ class ModelBuilder:
                 served.encoder = await asyncio.to_thread(open_text_encoder, config, source.version_directory)
             served.statistics.namespace = files.namespace
             served.events = ModelEvents(self.events, config.name, version)
-            served.degraded = report.found
+            served.degraded = report.degradations
             if self._options.metrics.summary_latencies:
                 from conch.domain.statistics.summaries import LatencySummaries  # imports a library
 
@@ -421,14 +421,16 @@ def _shortened(causes: Sequence[str]) -> list[str]:
 
 def _same_but_configuration(files: ModelFiles, old: ModelFiles) -> bool:
     """Whether two states of a model differ at most in the configuration file."""
-    one, other = ([entry for entry in state.fingerprint if not entry[0].endswith(".pbtxt")] for state in (files, old))
-    return one == other and not files.temporary and not old.temporary
+    new_entries, old_entries = (
+        [entry for entry in state.fingerprint if not entry[0].endswith(".pbtxt")] for state in (files, old)
+    )
+    return new_entries == old_entries and not files.temporary and not old.temporary
 
 
-def _differ_in_instances(one: ModelConfig, other: ModelConfig) -> bool:
+def _differ_in_instances(config: ModelConfig, other: ModelConfig) -> bool:
     """Whether the instance groups of two configurations differ, and nothing else."""
-    fields = one.document.keys() | other.document.keys()
-    return [field for field in fields if one.document.get(field) != other.document.get(field)] == ["instance_group"]
+    fields = config.document.keys() | other.document.keys()
+    return [field for field in fields if config.document.get(field) != other.document.get(field)] == ["instance_group"]
 
 
 def _with_transaction_policy(ensemble: ModelConfig, *, decoupled: bool) -> ModelConfig:

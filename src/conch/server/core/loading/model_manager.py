@@ -206,13 +206,13 @@ class ModelManager:
     async def _models_at_start(self, names: Iterable[str]) -> tuple[list[ModelId], list[str]]:
         """Return the models of these names, and the names that are unknown, which are logged."""
         # The first snapshot precedes all reads, so that the first poll finds later changes.
-        found = await self._watch.begin()
-        self._catalog.names_at_start = frozenset(model.name for model in found) if self.explicit else ()
+        models = await self._watch.begin()
+        self._catalog.names_at_start = frozenset(model.name for model in models) if self.explicit else ()
         requested: dict[ModelId, None] = {}
         unknown: list[str] = []
         for name in dict.fromkeys(names):
             try:
-                requested |= dict.fromkeys(found if name == ALL_MODELS else await self._models_named(name))
+                requested |= dict.fromkeys(models if name == ALL_MODELS else await self._models_named(name))
             except NotFound as error:
                 unknown.append(name)
                 _log.error("%s", error)
@@ -482,10 +482,10 @@ class ModelManager:
         """Whether every step uses the model that a load of the ensemble would link it to now."""
         for step in files.config.ensemble_steps:
             try:
-                found = self._repositories.step(step.model_name, step.model_namespace, ensemble.namespace)
+                model = self._repositories.step(step.model_name, step.model_namespace, ensemble.namespace)
             except ConchError:  # no longer in the repository: the model that is served stays linked
                 continue
-            if self._links.resolve(ensemble.namespace, step) != found:
+            if self._links.resolve(ensemble.namespace, step) != model:
                 return False
         return True
 

@@ -105,10 +105,10 @@ class BatchingModel(ScheduledModel):
 
     def submit(self, request: InferRequest, respond: Respond) -> Pending:
         if self.cache is not None:
-            found = self.cache.look_up(request, respond, self._order, self._admit_missed)
-            if isinstance(found, Pending):
-                return found
-            respond = found
+            lookup = self.cache.look_up(request, respond, self._order, self._admit_missed)
+            if isinstance(lookup, Pending):
+                return lookup
+            respond = lookup
         return self._admit(request, respond, self._order)
 
     def _admit_missed(self, request: InferRequest, respond: Respond) -> Pending:

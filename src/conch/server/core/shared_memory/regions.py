@@ -248,14 +248,14 @@ class SharedMemory:
 
         Raises NotFound.
         """
-        found = self._found(name)
-        if name and not found:
+        regions = self._found(name)
+        if name and not regions:
             raise NotFound(f"Unable to find {kind} shared memory region: '{name}'")
-        rows = [region.row for region in found if region.kind == kind]
+        rows = [region.row for region in regions if region.kind == kind]
         if name and not rows:
             shown = {"system": "system", "cuda": "CUDA"}
             raise NotFound(
-                f"The region named '{name}' is registered as {shown[found[0].kind]} shared memory, not {shown[kind]} "
+                f"The region named '{name}' is registered as {shown[regions[0].kind]} shared memory, not {shown[kind]} "
                 "shared memory"
             )
         return rows
@@ -278,23 +278,23 @@ class SharedMemory:
 
     def part(self, region: str, offset: int, size: int) -> RegionPart:
         """Return bytes of a region. Raises NotFound for the region, InvalidRequest if they are not within it."""
-        found = self._regions.get(region)
-        if found is None:
+        registered = self._regions.get(region)
+        if registered is None:
             raise NotFound(f"Unable to find shared memory region: '{region}'")
-        if not 0 <= offset < found.byte_size:
+        if not 0 <= offset < registered.byte_size:
             raise InvalidRequest(
                 f"Invalid offset for shared memory region: '{region}': {offset} is not within its "
-                f"{found.byte_size} bytes"
+                f"{registered.byte_size} bytes"
             )
-        if not 0 <= size <= found.byte_size - offset:
+        if not 0 <= size <= registered.byte_size - offset:
             raise InvalidRequest(
                 f"Invalid offset + byte size for shared memory region: '{region}': {offset} + {size} is not within its "
-                f"{found.byte_size} bytes"
+                f"{registered.byte_size} bytes"
             )
         use = self._uses.get(region)
         if use is None:
             use = self._uses[region] = _Use()
-        return RegionPart(self, found, use, offset, size)
+        return RegionPart(self, registered, use, offset, size)
 
     def room(self, size: int) -> npt.NDArray[np.uint8]:
         """Return memory to copy bytes into, which counts against the limit until it is freed. Raises Unavailable."""

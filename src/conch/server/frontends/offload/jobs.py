@@ -47,9 +47,9 @@ def restore(described: Mapping[str, Any]) -> ConchError:
         return InvalidParameter(str(param), message)
     if kind == "UnknownCoding":
         return UnknownCoding(message)
-    found = getattr(errors, kind, None)
-    if isinstance(found, type) and issubclass(found, ConchError):
-        return found(message, Code(described["code"]))
+    error_class = getattr(errors, kind, None)
+    if isinstance(error_class, type) and issubclass(error_class, ConchError):
+        return error_class(message, Code(described["code"]))
     return ConchError(message)
 
 

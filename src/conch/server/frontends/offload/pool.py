@@ -154,18 +154,18 @@ class OffloadPool:
         """Run a job and wait for its outcome. Raises ConchError."""
         outcome: asyncio.Future[Outcome | ConchError] = asyncio.get_running_loop().create_future()
 
-        def done(found: Outcome | ConchError) -> None:
+        def done(result: Outcome | ConchError) -> None:
             if not outcome.done():
-                outcome.set_result(found)
+                outcome.set_result(result)
 
         self.submit(name, args, parts, done, client=client)
-        found = await outcome
-        if isinstance(found, ConchError):
+        result = await outcome
+        if isinstance(result, ConchError):
             try:
-                raise found
+                raise result
             finally:
-                del found, outcome  # else the error would refer to itself by its traceback
-        return found
+                del result, outcome  # else the error would refer to itself by its traceback
+        return result
 
     def warm(self) -> None:
         """Start one process before there is a job for it."""

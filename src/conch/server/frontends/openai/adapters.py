@@ -62,8 +62,8 @@ class AdaptersApi:
         """Return the fields, the adapter's name and its model, which is the only one if the client names none."""
         fields = Fields(read_object(request.body))
         name, model = fields.required_text("lora_name"), fields.text("model")
-        found, _ = self._models.find(model) if model else self._models.only()
-        return fields, name, found
+        base, _ = self._models.find(model) if model else self._models.only()
+        return fields, name, base
 
     def _begin(self, reply: HttpReply, model: GenerativeModel, name: str, path: str) -> None:
         """Load an adapter, or unload it if `path` is "". Raises Unavailable while it changes."""

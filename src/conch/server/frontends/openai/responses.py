@@ -84,19 +84,19 @@ class ResponsesApi:
             )
             raise InvalidField("previous_response_id", text)
         try:
-            found = self._store.find(response_id, owner)
+            previous = self._store.find(response_id, owner)
         except NotFound:
             text = f"Previous response with id '{response_id[:80]}' not found."
             raise InvalidField("previous_response_id", text) from None
-        if found.form is not None:
+        if previous.form is not None:
             raise InvalidField("previous_response_id", "the previous response is not complete yet")
-        return found.conversation
+        return previous.conversation
 
     def show(self, request: HttpRequest, reply: HttpReply, response_id: str) -> None:
         """Answer with a response. Raises NotFound, and InvalidField for a query that asks for another answer."""
         read_query(request.query, _REFUSED)
-        found = self._find(request, response_id)
-        reply.send(200, JSON, found.document if found.form is None else found.form.running())
+        response = self._find(request, response_id)
+        reply.send(200, JSON, response.document if response.form is None else response.form.running())
 
     def delete(self, request: HttpRequest, reply: HttpReply, response_id: str) -> None:
         """Remove a response. Raises NotFound."""
@@ -111,12 +111,12 @@ class ResponsesApi:
 
     def cancel(self, request: HttpRequest, reply: HttpReply, response_id: str) -> None:
         """End a response that is still generated. Raises NotFound, InvalidRequest."""
-        found = self._find(request, response_id)
-        if found.form is None or found.reply is None:
+        response = self._find(request, response_id)
+        if response.form is None or response.reply is None:
             raise InvalidRequest(f"The response '{response_id}' cannot be cancelled: it is complete.")
-        document = found.form.cancelled()
-        abort = found.reply.on_disconnect
-        self._store.end(response_id, document, found.conversation)
+        document = response.form.cancelled()
+        abort = response.reply.on_disconnect
+        self._store.end(response_id, document, response.conversation)
         if abort is not None:
             abort()
         reply.send(200, JSON, document)

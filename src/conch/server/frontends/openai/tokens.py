@@ -37,8 +37,8 @@ class TokensEndpoint:
         model, _ = self._find(call.model)
         context = model.engine.info.context_length
 
-        def answer(found: PromptTokens) -> bytes:
-            return tokenized(found, context, strings=call.token_strings)
+        def answer(tokens: PromptTokens) -> bytes:
+            return tokenized(tokens, context, strings=call.token_strings)
 
         if call.chat is None:
             self._tokenize(model, call.prompt, reply, answer, call)

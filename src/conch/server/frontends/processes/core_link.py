@@ -190,8 +190,8 @@ class CoreLink:
             else:
                 request.meter = inference.admit(model, timeline, tenant)
             if places is not None:
-                found = {output: parts.regions.part(*place) for output, place in places.items()}
-                request.destinations = call.places = found
+                destinations = {output: parts.regions.part(*place) for output, place in places.items()}
+                request.destinations = call.places = destinations
             respond: Respond = call.respond
             if trace is not None:
                 trace.read(request, model.version)

@@ -93,23 +93,23 @@ class RemoteListener:
     async def start(self, *, listen: bool = True, attempts: int = 1) -> None:  # noqa: ARG002 - `FrontendProcesses.start`
         """Hold the port, and find one where the system chooses. Raises OSError."""
         last = min(self._port + attempts - 1, 65_535) if self._port else 0
-        found = await asyncio.get_running_loop().getaddrinfo(
+        addresses = await asyncio.get_running_loop().getaddrinfo(
             self._address or None, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         while not self._held:
             try:
                 if not self._shared and self._port:
-                    self._bind(found, shared=False)
+                    self._bind(addresses, shared=False)
                     self.release()
-                self._bind(found, shared=True)
+                self._bind(addresses, shared=True)
             except OSError:
                 self.release()
                 if self._port >= last:
                     raise
                 self._port += 1
 
-    def _bind(self, found: Iterable[Any], *, shared: bool) -> None:
-        for family, kind, protocol, _, address in found:
+    def _bind(self, addresses: Iterable[Any], *, shared: bool) -> None:
+        for family, kind, protocol, _, address in addresses:
             held = socket.socket(family, kind, protocol)
             self._held.append(held)
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

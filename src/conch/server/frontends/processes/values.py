@@ -40,9 +40,9 @@ def of_plain(value: Any) -> Any:
     """Return the value that `to_plain` was given; named tuples and ranges as tuples."""
     if isinstance(value, tuple):
         if len(value) == 3 and value[0] is _OBJECT:
-            found = _class(value[1])
+            value_class = _class(value[1])
             members = of_plain(value[2])
-            return found(members) if issubclass(found, Enum) else found(**members)
+            return value_class(members) if issubclass(value_class, Enum) else value_class(**members)
         return tuple(map(of_plain, value))
     if isinstance(value, dict):
         return {of_plain(key): of_plain(item) for key, item in value.items()}
@@ -72,13 +72,13 @@ def restored_error(described: tuple[Any, ...]) -> ConchError:
 
 
 def _errors() -> dict[str, type[ConchError]]:
-    found: dict[str, type[ConchError]] = {}
+    classes: dict[str, type[ConchError]] = {}
     pending: list[type[ConchError]] = [errors.ConchError]
     while pending:
         kind = pending.pop()
-        found[kind.__name__] = kind
+        classes[kind.__name__] = kind
         pending += kind.__subclasses__()
-    return found
+    return classes
 
 
 def _name(value: object) -> str:

@@ -165,8 +165,8 @@ class GrpcInferEndpoint:
 
     def begin_trace(self, model: str, metadata: Metadata, timeline: Timeline) -> Trace | None:
         """Begin the trace of a request; None if it is not sampled."""
-        found = {key: value for key, value in metadata if key in _TRACE_CONTEXT_KEYS and isinstance(value, str)}
-        return self.observer.begin("GRPC", model, timeline, *(found.get(key, "") for key in _TRACE_CONTEXT_KEYS))
+        context = {key: value for key, value in metadata if key in _TRACE_CONTEXT_KEYS and isinstance(value, str)}
+        return self.observer.begin("GRPC", model, timeline, *(context.get(key, "") for key in _TRACE_CONTEXT_KEYS))
 
     def classify(
         self,

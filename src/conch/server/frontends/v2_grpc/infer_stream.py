@@ -171,15 +171,15 @@ class InferStream(MessageStream):
         """Return the client in whose turn worker processes work for this call."""
         return self.endpoint.client(self._metadata, self._sink.peer)
 
-    def _read(self, exchange: "_Exchange", timeline: Timeline, found: RequestMessage | ConchError) -> None:
+    def _read(self, exchange: "_Exchange", timeline: Timeline, decoded: RequestMessage | ConchError) -> None:
         """Continue with a request that a worker process has decoded."""
         self._reading = None
         if self.closed:
             return
-        if isinstance(found, ConchError):
-            self._refuse(exchange, found)
+        if isinstance(decoded, ConchError):
+            self._refuse(exchange, decoded)
         else:
-            self._serve(exchange, found, timeline)
+            self._serve(exchange, decoded, timeline)
         self._advance()
 
     def _refuse(self, exchange: "_Exchange", error: ConchError) -> None:

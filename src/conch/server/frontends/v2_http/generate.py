@@ -38,7 +38,7 @@ class GenerateEndpoints:
         self._observer = parts.observer
         self._recorder = parts.recorder
 
-    def one(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
+    def single(self, request: HttpRequest, reply: HttpReply, name: str, version: int | None) -> None:
         """Answer with the only response of the model. Raises ConchError if the request is refused."""
         self._serve(request, reply, name, version, _SingleResponse)
 

@@ -225,7 +225,7 @@ class LimitsEndpoints:
 
         `effective_requests_per_second` is the rate of an ensemble at which it or one of its stages is at its limit.
         """
-        found: list[dict[str, object]] = []
+        entries: list[dict[str, object]] = []
         for model in self._inference.models():
             entry = _version_entry(limiter, model.config.name, str(model.version))
             stages = self._inference.stages(model).items()
@@ -241,8 +241,8 @@ class LimitsEndpoints:
                     kind: limiter.table.tightest(factors, Quantity.REQUESTS, enforced=enforced)
                     for kind, enforced in _KINDS
                 }
-            found.append(entry)
-        return found
+            entries.append(entry)
+        return entries
 
 
 def _read(request: HttpRequest) -> Limits:
@@ -255,9 +255,11 @@ def _read(request: HttpRequest) -> Limits:
 
 
 def _version_entry(limiter: Limiter, model: str, version: str) -> dict[str, object]:
-    one = [(model, version, 1)]
+    factors = [(model, version, 1)]
     limits = {
-        quantity.value: {kind: limiter.table.tightest(one, quantity, enforced=enforced) for kind, enforced in _KINDS}
+        quantity.value: {
+            kind: limiter.table.tightest(factors, quantity, enforced=enforced) for kind, enforced in _KINDS
+        }
         for quantity in RATES
     }
     rate = limiter.rate(model, version, monotonic_ns())

@@ -321,9 +321,9 @@ def _quantiles(
 ) -> Quantiles | None:
     if model.summaries is None or (cached_only and not model.cached):
         return None
-    found = summary(model.summaries)
-    values = list(zip(quantiles, found.quantiles_us(quantiles), strict=True))
-    return Quantiles(values, found.ns // 1000, found.count)
+    latencies = summary(model.summaries)
+    values = list(zip(quantiles, latencies.quantiles_us(quantiles), strict=True))
+    return Quantiles(values, latencies.ns // 1000, latencies.count)
 
 
 def _labels(model: ModelStatistics) -> Labels:

@@ -63,7 +63,7 @@ class MetricsExporter:
 
     async def _collected(self) -> list[tuple[Family, list[Point]]]:
         """Read all points on the event loop, in slices."""
-        found: list[tuple[Family, list[Point]]] = []
+        collected: list[tuple[Family, list[Point]]] = []
         until = monotonic() + _SLICE_S
         for family in self._families():
             points: list[Point] = []
@@ -73,8 +73,8 @@ class MetricsExporter:
                     await asyncio.sleep(0)
                     until = monotonic() + _SLICE_S
             if points:
-                found.append((family, points))
-        return found
+                collected.append((family, points))
+        return collected
 
     async def _sent(self, families: Sequence[tuple[Family, list[Point]]]) -> bool:
         """Send in a daemon thread: the server's end waits for the loop's own threads, a collector may hang."""

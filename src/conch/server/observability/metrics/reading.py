@@ -30,8 +30,8 @@ class LabelledReading(Generic[S]):
 def read(readings: Sequence[Reading[S] | LabelledReading[S]], sources: Sequence[tuple[Labels, S]]) -> Iterator[Family]:
     """Yield the family of each row. Values are read when the points are iterated over."""
     for reading in readings:
-        found = _each(reading, sources) if isinstance(reading, Reading) else _several(reading, sources)
-        yield Family.of(reading.metric, found)
+        points = _each(reading, sources) if isinstance(reading, Reading) else _several(reading, sources)
+        yield Family.of(reading.metric, points)
 
 
 def read_one(readings: Sequence[Reading[S] | LabelledReading[S]], source: S | None) -> Iterator[Family]:

@@ -168,7 +168,7 @@ def lines_of(trace: Trace) -> Iterator[bytes | Iterator[bytes]]:
         if span.error is not None:
             entries.append((span.timeline.done, _failure(span, span.error)))
         entries += ((_time_of(span, note), note) for note in span.tensors)
-        for _, entry in sorted(entries, key=lambda each: each[0]):
+        for _, entry in sorted(entries, key=lambda timed: timed[0]):
             yield _tensor_line(span, entry) if isinstance(entry, TensorNote) else orjson.dumps(entry)
 
 

@@ -57,7 +57,7 @@ class Unpacker:
 
     def _unpacked(self, file: Path, suffix: str, stored: list[str]) -> list[RemoteFile]:
         """Unpack an archive, and add the keys of new objects to `stored`. Raises as `unpack`."""
-        found: dict[str, RemoteFile] = {}
+        files: dict[str, RemoteFile] = {}
         links: dict[str, str] = {}
         refused: dict[str, str] = {}
         budget = ArchiveBudget(self._limits, file.stat().st_size, self._where)
@@ -65,17 +65,17 @@ class Unpacker:
         try:
             for path, stream in members:
                 if stream is None:
-                    found[path] = RemoteFile(path, "", 0)
+                    files[path] = RemoteFile(path, "", 0)
                 else:
                     with stream:
-                        found[path] = self._store(path, stream, budget, stored)
+                        files[path] = self._store(path, stream, budget, stored)
         except _BROKEN as error:
             raise ConfigError(f"{self._where}: the archive is truncated or damaged: {_message(error)}") from error
         except (OSError, RuntimeError, NotImplementedError, ValueError, OverflowError) as error:
             # gzip raises OSError for other formats, zipfile RuntimeError for encrypted members.
             raise ConfigError(f"{self._where}: the archive cannot be read: {_message(error)}") from error
         # Of two entries with the same path the later one counts, as in an extraction.
-        entries = found | {entry.path: entry for entry in self._followed(links, found, refused, budget)}
+        entries = files | {entry.path: entry for entry in self._followed(links, files, refused, budget)}
         entries |= {path: RemoteFile(path, "", 0, refused=reason) for path, reason in refused.items()}
         self._check_folders(entries)
         return list(entries.values())
@@ -168,11 +168,11 @@ class Unpacker:
     def _followed(
         self,
         links: Mapping[str, str],
-        found: Mapping[str, RemoteFile],
+        files: Mapping[str, RemoteFile],
         refused: dict[str, str],
         budget: ArchiveBudget,
     ) -> Iterator[RemoteFile]:
-        paths = sorted(found)
+        paths = sorted(files)
         for path, first in links.items():
             target, seen = first, {path}
             while target in links and target not in seen:
@@ -182,7 +182,7 @@ class Unpacker:
                     )
                 seen.add(target)
                 target = links[target]
-            below = [target] if target in found else []
+            below = [target] if target in files else []
             for known in islice(paths, bisect_left(paths, f"{target}/"), None):
                 if not known.startswith(f"{target}/"):
                     break
@@ -191,7 +191,7 @@ class Unpacker:
                 self._refuse(path, f"the link '{path}' leads to '{target}', which is not in the archive", refused)
             for known in below:
                 budget.count()
-                entry = found[known]
+                entry = files[known]
                 yield RemoteFile(self._path(path + known[len(target) :]), entry.key, entry.size)
 
     def _check_folders(self, entries: Mapping[str, RemoteFile]) -> None:

@@ -61,15 +61,15 @@ def aws_settings(url: str, environ: Mapping[str, str]) -> AwsSettings:
     if not entry and environ.get("AWS_ACCESS_KEY_ID"):
         return AwsSettings(region=region)  # the client library reads the variables
     profile = str((entry or {}).get("profile") or environ.get("AWS_PROFILE") or "")
-    found = _aws_profile(profile or "default", environ)
-    if profile and not found:
+    profile_values = _aws_profile(profile or "default", environ)
+    if profile and not profile_values:
         raise ConfigError(f"AWS profile '{profile}' is neither in the shared credentials file nor in the config file")
     return AwsSettings(
-        key_id=found.get("aws_access_key_id", ""),
-        secret_key=found.get("aws_secret_access_key", ""),
-        session_token=found.get("aws_session_token", ""),
-        region=str((entry or {}).get("region") or region or found.get("region", "")),
-        endpoint=found.get("endpoint_url", ""),
+        key_id=profile_values.get("aws_access_key_id", ""),
+        secret_key=profile_values.get("aws_secret_access_key", ""),
+        session_token=profile_values.get("aws_session_token", ""),
+        region=str((entry or {}).get("region") or region or profile_values.get("region", "")),
+        endpoint=profile_values.get("endpoint_url", ""),
     )
 
 

@@ -77,61 +77,61 @@ class Downloader:
             for download in large:
                 self._parts(download, pool, stop)
 
-    def _is_large(self, one: Download) -> bool:
-        return one.in_parts and one.size > self._part_bytes
+    def _is_large(self, download: Download) -> bool:
+        return download.in_parts and download.size > self._part_bytes
 
-    def _whole(self, one: Download, stop: threading.Event) -> None:
+    def _whole(self, download: Download, stop: threading.Event) -> None:
         with self._cache.new_file() as (path, stream):
-            self._copy(one, stream.fileno(), 0, one.size, stop)
-            self._cache.commit(path, self._cache.object(one.key))
+            self._copy(download, stream.fileno(), 0, download.size, stop)
+            self._cache.commit(path, self._cache.object(download.key))
 
-    def _parts(self, one: Download, pool: ThreadPoolExecutor, stop: threading.Event) -> None:
-        with self._partial(one) as (path, descriptor):
-            if self._cache.has(one.key):  # fetched by another process in the meantime
+    def _parts(self, download: Download, pool: ThreadPoolExecutor, stop: threading.Event) -> None:
+        with self._partial(download) as (path, descriptor):
+            if self._cache.has(download.key):  # fetched by another process in the meantime
                 return
-            journal = _Journal(path.with_name(f"{one.key}.parts"), one.size, self._part_bytes)
-            done = journal.read() if os.fstat(descriptor).st_size == one.size else set()
+            journal = _Journal(path.with_name(f"{download.key}.parts"), download.size, self._part_bytes)
+            done = journal.read() if os.fstat(descriptor).st_size == download.size else set()
             with self._cache.writing():
                 journal.begin(done)
-                os.ftruncate(descriptor, one.size)  # takes no space; the size is part of the journal's check
+                os.ftruncate(descriptor, download.size)  # takes no space; the size is part of the journal's check
 
             def fetch(index: int) -> None:
                 start = index * self._part_bytes
-                self._copy(one, descriptor, start, min(start + self._part_bytes, one.size), stop)
+                self._copy(download, descriptor, start, min(start + self._part_bytes, download.size), stop)
                 with self._cache.writing():
                     journal.add(index)
 
-            parts = range(-(-one.size // self._part_bytes))
-            self._received(sum(min(self._part_bytes, one.size - index * self._part_bytes) for index in done))
+            parts = range(-(-download.size // self._part_bytes))
+            self._received(sum(min(self._part_bytes, download.size - index * self._part_bytes) for index in done))
             try:
                 _all(pool, stop, [partial(fetch, index) for index in parts if index not in done])
-                self._cache.commit(path, self._cache.object(one.key))
+                self._cache.commit(path, self._cache.object(download.key))
             except NoSpace:  # other files need the space, and a resumed download would fail again
                 path.unlink(missing_ok=True)
                 journal.remove()
                 raise
             journal.remove()
 
-    def _copy(self, one: Download, descriptor: int, start: int, end: int, stop: threading.Event) -> None:
+    def _copy(self, download: Download, descriptor: int, start: int, end: int, stop: threading.Event) -> None:
         """Write the bytes from `start` to `end` at their offsets. Raises Unavailable for more or fewer bytes."""
         position = start
-        for chunk in one.read(start, end):
+        for chunk in download.read(start, end):
             if stop.is_set():
-                raise Unavailable(f"{one.name}: cancelled, because another file could not be fetched")
+                raise Unavailable(f"{download.name}: cancelled, because another file could not be fetched")
             if position + len(chunk) > end:
-                raise Unavailable(f"{one.name}: the server sent more than the expected {end - start} bytes")
-            self._cache.spend(len(chunk), one.name)
+                raise Unavailable(f"{download.name}: the server sent more than the expected {end - start} bytes")
+            self._cache.spend(len(chunk), download.name)
             with self._cache.writing():
                 _write(descriptor, chunk, position)
             position += len(chunk)
             self._received(len(chunk))
         if position != end:
-            raise Unavailable(f"{one.name}: the connection ended after {position - start} of {end - start} bytes")
+            raise Unavailable(f"{download.name}: the connection ended after {position - start} of {end - start} bytes")
 
     @contextmanager
-    def _partial(self, one: Download) -> Iterator[tuple[Path, int]]:
+    def _partial(self, download: Download) -> Iterator[tuple[Path, int]]:
         """Open the partial file of an object and lock it against other writers."""
-        path = self._cache.partial(one.key)
+        path = self._cache.partial(download.key)
         while True:
             with self._cache.writing():
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

@@ -64,7 +64,7 @@ def by_model(entries: Iterable[RemoteFile]) -> dict[str, tuple[RemoteFile, ...]]
         name, slash, path = entry.path.partition("/")
         if slash and path and is_model_name(name):
             models.setdefault(name, []).append(RemoteFile(path, entry.key, entry.size, entry.etag))
-    return {name: tuple(sorted(files, key=lambda one: one.path)) for name, files in sorted(models.items())}
+    return {name: tuple(sorted(files, key=lambda file: file.path)) for name, files in sorted(models.items())}
 
 
 def fingerprint_of(entries: Iterable[RemoteFile]) -> Fingerprint:

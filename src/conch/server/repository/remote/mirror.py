@@ -77,14 +77,14 @@ class Mirror:
         An empty repository is an error, so that nothing is unloaded: probably its files are being replaced.
         """
         self._cache.open()
-        found = self._contents()
-        if not found:
+        contents = self._contents()
+        if not contents:
             raise NotFound(f"there are no models in {self._where}")
-        self._known = found
+        self._known = contents
         if self._answered:
-            self._offline_index.update(found)
+            self._offline_index.update(contents)
             self._prune()
-        return {name: fingerprint_of(entries) for name, entries in found.items()}
+        return {name: fingerprint_of(entries) for name, entries in contents.items()}
 
     def fingerprint(self, name: str) -> Fingerprint:
         """Scan one model and return its fingerprint, () if it does not exist. Raises Unavailable."""
@@ -131,14 +131,14 @@ class Mirror:
         if started_s < self._retry_at_s:
             return self._offline_contents()
         try:
-            found = self._pruned_after_refusal(name)
+            contents = self._pruned_after_refusal(name)
         except Unreachable as error:
             self._cause = error.message
             duration_s = monotonic() - started_s
             self._retry_at_s = started_s + 2 * duration_s if duration_s > _SLOW_FAILURE_S else 0.0
             return self._offline_contents()
         self._answered = True
-        return found
+        return contents
 
     def _pruned_after_refusal(self, name: str | None) -> Contents:
         """Return what the source lists. A refused archive or image leaves no objects. Raises as the source."""
@@ -273,11 +273,13 @@ class OfflineIndex:
         """Return the keys of all indexed objects."""
         return {entry.key for entries in self._read().values() for entry in entries}
 
-    def update(self, found: Contents) -> None:
+    def update(self, contents: Contents) -> None:
         """Update the index with the current contents of the repository."""
         with self._lock:
             indexed = self._read()
-            self._write({name: self._complete(entries, indexed.get(name)) for name, entries in found.items()}, indexed)
+            self._write(
+                {name: self._complete(entries, indexed.get(name)) for name, entries in contents.items()}, indexed
+            )
 
     def update_model(self, name: str, entries: Iterable[RemoteFile]) -> None:
         """Update the index with the current contents of one model."""

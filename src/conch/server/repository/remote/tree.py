@@ -16,11 +16,11 @@ _MODELS = "models/"  # where images of KServe and of many builds have their mode
 
 def models_of(entries: Iterable[RemoteFile], stem: str) -> Contents:
     """Return the models of a tree: a repository, a folder with a repository in it, or one model, then named `stem`."""
-    found = list(entries)
-    if _is_model(found):
-        return by_model(RemoteFile(f"{stem}/{entry.path}", entry.key, entry.size) for entry in found)
-    models = by_model(found)
-    tops = {entry.path.partition("/")[0] for entry in found}
+    files = list(entries)
+    if _is_model(files):
+        return by_model(RemoteFile(f"{stem}/{entry.path}", entry.key, entry.size) for entry in files)
+    models = by_model(files)
+    tops = {entry.path.partition("/")[0] for entry in files}
     if len(models) == 1 and len(tops) == 1 and not _is_model(next(iter(models.values()))):
         return by_model(next(iter(models.values())))
     return models
@@ -31,17 +31,17 @@ def models_of_image(entries: Iterable[RemoteFile], stem: str, where: str) -> Con
 
     Raises NotFound if there are none, ConfigError for a link or device among them that a model must not have.
     """
-    found = list(entries)
-    below = [replace(entry, path=entry.path.removeprefix(_MODELS)) for entry in found if entry.path.startswith(_MODELS)]
-    others = [entry for entry in found if entry.path.partition("/")[0] != _MODELS[:-1]]
+    files = list(entries)
+    below = [replace(entry, path=entry.path.removeprefix(_MODELS)) for entry in files if entry.path.startswith(_MODELS)]
+    others = [entry for entry in files if entry.path.partition("/")[0] != _MODELS[:-1]]
     if below and not (_is_model(below) and any(_is_model(model) for model in by_model(others).values())):
-        found = below
-    for entry in found:
+        files = below
+    for entry in files:
         if entry.refused:
             raise ConfigError(f"{where}: {entry.refused}")
-    models = models_of(found, stem)
+    models = models_of(files, stem)
     if not any(map(_is_model, models.values())):
-        tops = sorted({entry.path.partition("/")[0] for entry in found})
+        tops = sorted({entry.path.partition("/")[0] for entry in files})
         raise NotFound(
             f"{where} contains no models: expected MODEL/config.pbtxt or MODEL/1/… at the top or below /models; found "
             f"{', '.join(tops[:10]) or 'nothing'}"

@@ -176,17 +176,17 @@ class BatchStore:
 
     def file(self, file_id: str, owner: str) -> StoredFile:
         """Return an owner's file. Raises NotFound."""
-        found = self.files.get(file_id)
-        if found is None or found.owner != owner or found.expires_at <= self.clock.now_s():
+        file = self.files.get(file_id)
+        if file is None or file.owner != owner or file.expires_at <= self.clock.now_s():
             raise ObjectNotFound(f"No such File object: {file_id[:64]}")
-        return found
+        return file
 
     def batch(self, batch_id: str, owner: str) -> RequestBatch:
         """Return an owner's batch. Raises NotFound."""
-        found = self.batches.get(batch_id)
-        if found is None or found.owner != owner:
+        batch = self.batches.get(batch_id)
+        if batch is None or batch.owner != owner:
             raise ObjectNotFound(f"No batch found with id '{batch_id[:64]}'.")
-        return found
+        return batch
 
     def check_room(self, owner: str, size: int) -> None:
         """Raise TooLarge if a tenant's contents would exceed its share with `size` further bytes."""

@@ -69,16 +69,16 @@ def layers_of(manifest: Mapping[str, Any], where: str) -> list[Layer]:
 
 def platforms_of(index: Mapping[str, Any], where: str) -> dict[str, str]:
     """Return the images of an index: platform → digest. Attestations, whose platform is unknown, are left out."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     try:
         for image in index["manifests"]:
             target = image.get("platform") or {}
             name = f"{target.get('os', 'linux')}/{target.get('architecture', 'any')}"
             if target.get("os") != "unknown":
-                found.setdefault(name, _digest(image))
+                digests.setdefault(name, _digest(image))
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{where}: the index of the image cannot be read") from error
-    return found
+    return digests
 
 
 def choose(index: Mapping[str, Any], wanted: str, where: str) -> str:

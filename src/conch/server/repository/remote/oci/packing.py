@@ -73,11 +73,11 @@ class ModelLayer:
 
     def _paths(self) -> list[Path]:
         """Return the files and folders below the folder, sorted, with links followed."""
-        found: list[Path] = []
+        paths: list[Path] = []
         for folder, folders, files in os.walk(self._folder, followlinks=True):
             folders[:] = [name for name in folders if name != _BYTECODE]
-            found += [Path(folder, name) for name in (*folders, *files)]
-        return sorted(found)
+            paths += [Path(folder, name) for name in (*folders, *files)]
+        return sorted(paths)
 
 
 @dataclass(frozen=True, slots=True)

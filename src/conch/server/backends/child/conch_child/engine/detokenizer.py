@@ -152,10 +152,10 @@ class StopStrings:
         if not self._stops:
             return text, None
         held = self._held + text
-        found = [(held.find(stop), stop) for stop in self._stops if stop in held]
-        if found:
+        matches = [(held.find(stop), stop) for stop in self._stops if stop in held]
+        if matches:
             # The first to be complete, as if tokens were characters; of those complete together, the longest.
-            position, stop = min(found, key=lambda each: (each[0] + len(each[1]), each[0]))
+            position, stop = min(matches, key=lambda match: (match[0] + len(match[1]), match[0]))
             self._held = ""
             return held[: position + len(stop) if self._include else position], stop
         keep = 0 if last else max(_overlap(held, stop) for stop in self._stops)

@@ -147,10 +147,10 @@ def _model(directory: Path, named: str) -> Path:
         return directory
     files = sorted(directory.glob("*.gguf"))
     if len(files) != 1:
-        found = ", ".join(path.name for path in files) or "none"
+        names = ", ".join(path.name for path in files) or "none"
         raise Refused(
             f"no model in '{directory}': it must hold openvino_model.xml with its tokenizer, or one .gguf file "
-            f"(found: {found}), or a model.json whose 'model' names their path"
+            f"(found: {names}), or a model.json whose 'model' names their path"
         )
     return files[0]
 

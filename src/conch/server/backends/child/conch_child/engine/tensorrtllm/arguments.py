@@ -72,13 +72,13 @@ def require_gpus(arguments: dict[str, Any], directory: Path) -> None:
     tensor = arguments.get("tensor_parallel_size", 1)
     pipeline = arguments.get("pipeline_parallel_size", 1)
     needed = gpus_here(arguments)
-    found = 0
+    gpus = 0
     with suppress(ImportError):
         import torch
 
-        found = torch.cuda.device_count()
-    if found < needed:
+        gpus = torch.cuda.device_count()
+    if gpus < needed:
         raise Refused(
             f"{directory}: tensor_parallel_size {tensor} × pipeline_parallel_size {pipeline} need {needed} NVIDIA "
-            f"GPU{'s' if needed > 1 else ''}, this machine has {found}; `conch engine plan` shows what fits which GPUs"
+            f"GPU{'s' if needed > 1 else ''}, this machine has {gpus}; `conch engine plan` shows what fits which GPUs"
         )

@@ -45,10 +45,12 @@ class OutputSequence:
             return self._index, text, tuple(new), "stop", stop, logprobs
         return self._index, text, tuple(new), finish, output.stop_reason, logprobs
 
-    def _alternatives(self, tokens: Sequence[int], found: Sequence[Mapping[int, Any]], count: int) -> tuple[Any, ...]:
+    def _alternatives(
+        self, tokens: Sequence[int], logprobs: Sequence[Mapping[int, Any]], count: int
+    ) -> tuple[Any, ...]:
         """Return for each token itself and the `count` most likely others."""
         listed = []
-        for token, alternatives in zip(tokens, found):
+        for token, alternatives in zip(tokens, logprobs):
             others = sorted(
                 (candidate for candidate in alternatives if candidate != token), key=lambda e: -alternatives[e].logprob
             )

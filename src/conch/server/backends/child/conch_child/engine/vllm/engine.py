@@ -382,11 +382,13 @@ class _Request:
             self._engine.finish(self)
         self._engine.emit((self.key, tuple(deltas), end))
 
-    def _with_logprobs(self, prompt: tuple[Any, ...], found: Any) -> tuple[Any, ...]:
-        if not found:
+    def _with_logprobs(self, prompt: tuple[Any, ...], logprobs: Any) -> tuple[Any, ...]:
+        if not logprobs:
             return prompt
         ids, text, pieces, _, *cut = prompt
-        listed = [_alternatives(token, alternatives) if alternatives else () for token, alternatives in zip(ids, found)]
+        listed = [
+            _alternatives(token, alternatives) if alternatives else () for token, alternatives in zip(ids, logprobs)
+        ]
         return (ids, text, pieces, tuple(listed), *cut)
 
     def _delta(self, completion: Any) -> tuple[Any, ...]:

@@ -202,22 +202,22 @@ def _module_class(path: str) -> Any:
     sys.path.append(folder)  # for imports of modules beside the file
     module = import_source("model", path)
     classes = [value for value in vars(module).values() if inspect.isclass(value)]
-    found = [
+    modules = [
         module_class
         for module_class in classes
         if issubclass(module_class, torch.nn.Module) and not module_class.__module__.startswith("torch.")
     ]
-    found = [module_class for module_class in found if module_class.__module__ == module.__name__] or found
-    found.sort(key=lambda module_class: module_class.__name__)
-    if not found:
+    modules = [module_class for module_class in modules if module_class.__module__ == module.__name__] or modules
+    modules.sort(key=lambda module_class: module_class.__name__)
+    if not modules:
         raise pb_utils.TritonModelException("Cannot find a subclass of torch.nn.Module in '{}'".format(path))
-    if len(found) > 1:
+    if len(modules) > 1:
         pb_utils.Logger.log_warn(
             "'{}' has several subclasses of torch.nn.Module; the first by name is the model: {}".format(
-                path, ", ".join(module_class.__name__ for module_class in found)
+                path, ", ".join(module_class.__name__ for module_class in modules)
             )
         )
-    return found[0]
+    return modules[0]
 
 
 def _leaves(spec: Dict[str, Any]) -> int:

@@ -21,7 +21,7 @@ def main(path: str) -> None:
     document: Dict[str, Any] = {}
     failure: Optional[BaseException] = None
     try:
-        document["models"] = {name: found.config() for name, found in endpoints_of(import_app(path)).items()}
+        document["models"] = {name: endpoint.config() for name, endpoint in endpoints_of(import_app(path)).items()}
     except DeclarationError as error:
         document["error"] = str(error)
     except BaseException as error:  # whatever the file raises, SystemExit too

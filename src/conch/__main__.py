@@ -1,4 +1,4 @@
-"""The script `conch`, and `python -m conch`."""
+"""The scripts `conch` and `tritonserver`, and `python -m conch`."""
 
 import signal
 
@@ -6,7 +6,9 @@ import signal
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from conch.cli import main
+from conch.cli import main, tritonserver
+
+__all__ = ["main", "tritonserver"]
 
 if __name__ == "__main__":
     main()

@@ -15,6 +15,13 @@ from conch.base.extras import install_command
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141  # as of a program that SIGPIPE ended
 _GLOBAL_FLAGS = ("--help", "--version")
+_TRITONSERVER = "tritonserver"  # `conch serve` under the name that manifests and scripts for Triton have
+
+
+def tritonserver() -> None:
+    """Run the script of this name: `conch serve` with its arguments."""
+    sys.argv.insert(1, _TRITONSERVER)
+    main()
 
 
 def main() -> None:
@@ -25,6 +32,8 @@ def main() -> None:
         become_init()
     _configure_encodings()
     arguments = sys.argv[1:]
+    if arguments[:1] == [_TRITONSERVER]:  # of a container whose entry point is `conch`
+        arguments[0] = "serve"
     if arguments and arguments[0] in commands():
         name = arguments[0]
         command = commands()[name]

@@ -122,6 +122,19 @@ def test_flags_may_come_from_the_environment(tmp_path: Path, monkeypatch: pytest
         response.close()
 
 
+@pytest.mark.parametrize(
+    "command", [(Path(sys.executable).parent / "tritonserver",), (sys.executable, "-m", "conch", "tritonserver")]
+)
+def test_the_command_of_triton_is_serve(tmp_path: Path, command: tuple[str, ...]) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    write_identity(tmp_path / "store", "echo", "FP32", 1)
+    # Those of KServe's runtime for Triton.
+    flags = [f"--model-store={tmp_path / 'store'}", "--allow-grpc=true", "--allow-http=true"]
+    with ConchProcess(models, *flags, log=tmp_path / "log", command=command) as server:
+        assert triton.InferenceServerClient(server.http).is_model_ready("echo")
+
+
 def test_requests_in_flight_are_answered_after_sigterm(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     slow = f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\n" + ECHO

@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -63,9 +63,11 @@ class ConchProcess(LoggedProcess):
         wait: str = "ready",
         descriptors: int | None = None,
         start_limit_s: float = START_TIMEOUT_S,
+        command: Sequence[str] = (sys.executable, "-m", "conch", "serve"),
     ) -> None:
         """Assign. `descriptors` is how many files the server may have open."""
         self.log = log
+        self._command = command
         self._start_limit_s = start_limit_s
         self._prepare = _limited_to(descriptors) if descriptors else None
         self._wait = wait
@@ -96,8 +98,8 @@ class ConchProcess(LoggedProcess):
             return str(response.read().decode())
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "conch", "serve", *self.flags]
         with self.log.open("wb") as log:
+            command = [*self._command, *self.flags]
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=self._prepare)
         try:
             self._find_ports()

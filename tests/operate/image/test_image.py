@@ -143,6 +143,26 @@ def test_its_configuration_is_what_the_page_says(podman: Podman, image: str) -> 
     assert config["Labels"]["org.opencontainers.image.title"] == "Conch"
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("{image}", "tritonserver"),  # `args` of a pod
+        ("--entrypoint=tritonserver", "{image}"),  # `command` of a pod
+        ("--entrypoint=/opt/tritonserver/bin/tritonserver", "{image}"),
+    ],
+)
+def test_manifests_for_triton_start_it(podman: Podman, image: str, models: Path, command: tuple[str, ...]) -> None:
+    arguments = [argument.format(image=image) for argument in command]
+    container = podman.run("run", "--detach", f"--volume={models}:/m:ro", *arguments, "--model-store=/m").stdout.strip()
+    try:
+        until(
+            lambda: podman.run("exec", container, "conch", "health", check=False).returncode == 0,
+            lambda: podman.logs(container),
+        )
+    finally:
+        podman.run("rm", "--force", "--time=60", container)
+
+
 def test_it_holds_what_the_server_needs_and_the_sbom_names_it(podman: Podman, image: str) -> None:
     code = """
 import importlib.metadata, json, pathlib

@@ -95,6 +95,8 @@ def explain_percentile(explainer: Explainer, percentile: float, model: str = "")
         sums[part.cause, part.model] += part.ns
     slow_ns = sum(sums.values()) / len(slow)
     causes = [RankedCause(*blame, sums[blame] / len(slow), ordinary_parts[blame]) for blame in {*sums, *ordinary_parts}]
+    if not causes:
+        raise InvalidRequest("the requests in the event log end when they begin; a percentile has no causes")
     differs = slow_ns - ordinary_ns >= _MIN_DIFFERENCE * slow_ns
     weights = {cause: cause.more_ns if differs else cause.slow_ns for cause in causes}
     of_cause = Counter[str]()

@@ -29,6 +29,7 @@ _KIND: Final = "conch incident bundle"
 _LIMITS: Final = ArchiveLimits(total_bytes=4 << 30, ratio=200, ratio_from_bytes=64 << 20, entries=10_000)
 _MAX_MEMBER_BYTES: Final = 1 << 30
 _MAX_FILE_BYTES: Final = 1 << 30
+_MAX_JSON_VALUES: Final = 10_000_000  # of a document: each takes up to 100 bytes of memory and as little as 2 of JSON
 _MAX_EVENT_BYTES: Final = 2 << 30  # of all tables in memory
 _RESOLUTION_NS: Final = 250  # of times: 1 ns would take twice the space
 
@@ -147,7 +148,7 @@ class _Reader:
         size = 0
         for name in sorted(name for name in self._contents if name.startswith(_EVENTS)):
             try:
-                log = EventLog.of_bytes(self._contents[name])
+                log = EventLog.of_bytes(self._contents[name]).checked()
             except ConchError as error:
                 self._missing.append(f"{name}: {error.message}")
                 continue
@@ -200,6 +201,8 @@ def _members(path: Path, size: int) -> Iterator[tuple[str, bytes]]:
         content = contents().read()
         if len(content) < member.size:
             raise EOFError("the end of the file is missing")
+        if ".json" in member.name and sum(map(content.count, (b",", b"[", b"{"))) > _MAX_JSON_VALUES:
+            raise InvalidRequest(f"'{path}': {member.name!a} has more than {_MAX_JSON_VALUES} values")
         yield member.name, content
 
 

@@ -37,6 +37,9 @@ _MAX_FIRST_LINE_BYTES: Final = 40
 _ANSWER_ID: Final = re.compile(r"(?:chatcmpl-|cmpl-|msg_)(.+)")
 # Rows of these kinds are packed with the rows that they refer to: column, and kind of the other row.
 _LINKS: Final = {"requests": ("batch", "batches"), "exchanges": ("request", "requests")}
+_MAX_VALUE: Final = 1 << 62  # of times and counts: their differences are integers of 64 bits, too
+_ANY_VALUE: Final = ("correlation", "deadline", "version")  # a hash, what a client asks for, and -1 for none
+_MAX_CORES: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,18 @@ class EventLog:
             np.where(known & (first > 0), np.minimum(first, began), began),
             np.where(known & (ended > 0), np.maximum(last, ended), ended),
         )
+
+    def checked(self) -> "EventLog":
+        """Return it. Raises InvalidRequest if it is not one that a server writes, and so may not be computed with."""
+        for kind, table in self.tables.items():
+            for column in KINDS[kind]:
+                values = table[column.name]
+                if len(table) and column.name not in _ANY_VALUE and (values.min() < 0 or values.max() >= _MAX_VALUE):
+                    raise InvalidRequest(f"the event log is damaged: column {column.name} of {kind} is out of range")
+        numbers, parents = self.requests["number"], self.requests["parent"]
+        if len(np.unique(numbers)) < len(numbers) or np.any(numbers <= parents):
+            raise InvalidRequest("the event log is damaged: requests share a number, or are made before their parents")
+        return self
 
     def find(self, text: str) -> int:
         """Return the number of the newest request with an id: `#number`, its id, X-Request-Id or trace id.
@@ -291,6 +306,11 @@ class _Description:
         id_bytes = packed_id_bytes(names)
         if not isinstance(server, dict):
             raise TypeError("server must be an object")
+        models, cores = server.get("models", {}), server.get("cores", 0)
+        if not isinstance(models, dict) or not all(isinstance(config, dict) for config in models.values()):
+            raise TypeError("the configurations of the server must be objects by name")
+        if not isinstance(cores, int | float) or not 0 <= cores <= _MAX_CORES:
+            raise ValueError("the server's number of cores is not valid")
         tables: dict[str, dict[str, Any]] = header["tables"]
         sizes = [packed_bytes(table) for table in tables.values()]
         if sum(map(expanded_bytes, tables.values())) > MAX_TABLE_BYTES:

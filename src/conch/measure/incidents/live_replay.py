@@ -82,7 +82,11 @@ class LiveReplay:
         times = with_margins(log, rows) if for_stand_ins else rows["received"]
         order = np.argsort(times, kind="stable")
         rows, times = rows[order], times[order]
-        whole = {int(request["number"]): tensors for request in kept if (tensors := kept_tensors(request))}
+        whole = {
+            request["number"]: tensors
+            for request in kept
+            if type(request.get("number")) is int and (tensors := kept_tensors(request))
+        }
         self._requests: list[PreparedRequest] = []
         self._order = np.zeros(len(rows), np.int64)
         self._endpoint: Endpoint | None = None
@@ -182,7 +186,7 @@ def kept_tensors(request: Mapping[str, Any]) -> list[Tensor]:
             Tensor(str(entry["name"]), str(entry["datatype"]), tuple(map(int, entry["shape"])), _data(entry))
             for entry in request["inputs"]
         ]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
         return []
 
 

@@ -289,6 +289,7 @@ class _Replay:
 
 def _print(found: "Sequence[ReplayComparison]") -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None)
@@ -298,7 +299,7 @@ def _print(found: "Sequence[ReplayComparison]") -> None:
         for label, run in (("recorded", comparison.recorded), ("replayed", comparison.replayed)):
             times = ["-" if time is None else f"{time * 1000:.3g} ms" for time in run.percentiles().values()]
             mean = f"{sum(map(len, run.batches)) / len(run.batches):.2f}" if run.batches else "-"
-            name = comparison.model if label == "recorded" else ""
+            name = escape(printable(comparison.model)) if label == "recorded" else ""
             table.add_row(name, label, f"{run.requests:,}", f"{run.failed:,}", *times, f"{len(run.batches):,}", mean)
     console = Console(highlight=False)
     console.print(table)
@@ -306,7 +307,8 @@ def _print(found: "Sequence[ReplayComparison]") -> None:
         if not comparison.recorded.batches:
             continue
         same = "the same batches in the same order" if comparison.has_same_sequence else "the same requests in a batch"
-        console.print(f"{comparison.model}: {same}: {comparison.equal_batches:.1%} of the recorded batches")
+        name = escape(printable(comparison.model))
+        console.print(f"{name}: {same}: {comparison.equal_batches:.1%} of the recorded batches")
 
 
 def _speed(text: str) -> float:

@@ -10,7 +10,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from conch.base.errors import InvalidRequest
+from conch.base.errors import ConfigError, InvalidRequest
+from conch.domain.config.document import from_document
 from conch.domain.events.log import EventLog
 
 _MAX_TIMES = 20_000  # of each batch size
@@ -59,13 +60,23 @@ Configs: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 def refusal(log: EventLog, model: str, configs: Configs) -> str:
     """Return why a model cannot have a stand-in, "" if it can. `configs` are recorded ones by name."""
-    config = configs.get(model)
-    if config is None:
-        return f"the bundle does not have the configuration of model '{model}'"
-    steps = _steps(config)
-    if steps:
-        return next(filter(None, (refusal(log, step, configs) for step in steps)), "")
-    return "" if service_times(log, model) else f"the bundle has no execution of model '{model}'"
+    due, seen = [model], set[str]()
+    while due:
+        name = due.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name not in configs:
+            return f"the bundle does not have the configuration of model '{name}'"
+        try:
+            from_document(configs[name], f"configuration of '{name}'")
+        except ConfigError as error:
+            return f"the bundle is damaged: {error.message}"
+        steps = _steps(configs[name])
+        due += steps
+        if not steps and not service_times(log, name):
+            return f"the bundle has no execution of model '{name}'"
+    return ""
 
 
 def _steps(config: Mapping[str, Any]) -> list[str]:

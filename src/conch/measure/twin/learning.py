@@ -29,6 +29,8 @@ _MIN_OF_A_SIZE: Final = 5  # for a usual time
 _MIN_OF_A_SPREAD: Final = 100  # for a spread of times that is not shared with other sizes
 _MIN_OF_A_KIND: Final = 20
 _MAX_KINDS: Final = 32
+_MAX_BATCH: Final = 1 << 20  # the usual time of each size is kept
+_MAX_INSTANCES: Final = 4096
 _MAX_CORES: Final = 4.0  # times the machine's
 _TYPICAL_LATENESS_NS: Final = 60_000
 _MAX_TURNAROUND: Final = 0.2  # of a latency: a client that sends within it after an answer waits for answers
@@ -211,7 +213,7 @@ def _executions(log: EventLog, config: ModelConfig, roots: _Roots, cores: float)
         raise NotFound(f"the log has no execution of model '{config.name}'; let it run under load, and try again")
     members = log.requests[(log.requests["model"] == index) & (log.requests["batch"] > 0)]
     begun, lateness = _triggers(rows, members, config)
-    released = rows["released"].astype(np.int64)
+    released = np.maximum(rows["released"].astype(np.int64), begun + 1)
     first = dict[int, int]()
     by_root = dict[int, int]()
     positions = {number: position for position, number in enumerate(rows["number"].tolist())}
@@ -225,12 +227,18 @@ def _executions(log: EventLog, config: ModelConfig, roots: _Roots, cores: float)
         [0 if first.get(position, -1) < 0 else roots.kinds[first[position]] for position in range(len(rows))], np.int64
     )
     sizes = np.maximum(rows["size"].astype(np.int64), 1)
+    configured = configured_instances(config)
+    if (largest := max(int(sizes.max()), config.max_batch_size)) > _MAX_BATCH or configured > _MAX_INSTANCES:
+        raise InvalidRequest(
+            f"model '{config.name}' has batches of up to {largest} and {configured} instances, which is not simulated: "
+            f"the limits are {_MAX_BATCH} and {_MAX_INSTANCES}"
+        )
     at_once = _at_once(begun, released, begun, released)
     used = _cores_used(rows, released - begun)
     fitted = _fit_cores(sizes, kinds, begun, released, cores, at_once)
     demand = fitted if fitted is not None else used
     work = _work(begun, released, demand or 0.0, cores)
-    instances = max(len(np.unique(rows["instance"])), configured_instances(config))
+    instances = max(len(np.unique(rows["instance"])), configured)
     return Executions(
         config,
         instances,

@@ -22,7 +22,7 @@ def open_log(file: Path | None, url: str | None, last_s: float, api_key_file: st
 
 def fetch_log(url: str | None, last_s: float, api_key_file: str | None = None) -> EventLog:
     """Return the last seconds of a server's event log. Raises as `fetch`."""
-    return EventLog.of_bytes(fetch(url, f"/v2/debug/events?last={last_s:.3f}", api_key_file))
+    return EventLog.of_bytes(fetch(url, f"/v2/debug/events?last={last_s:.3f}", api_key_file)).checked()
 
 
 def fetch(url: str | None, path: str, api_key_file: str | None = None) -> bytes:
@@ -60,7 +60,7 @@ def read_log(path: Path) -> tuple[EventLog, list[str]]:
     if len(data) > _MAX_BYTES:
         raise InvalidRequest(f"'{path}' has more than {_MAX_BYTES // 2**20} MiB")
     try:
-        return EventLog.of_bytes(data), []
+        return EventLog.of_bytes(data).checked(), []
     except ConchError as error:
         raise InvalidRequest(f"{path}: {error}") from None
 

@@ -165,3 +165,17 @@ def test_pieces_are_merged_to_the_whole() -> None:
     parts = tuple(pieces(whole))
     assert [len(part.requests) for part in parts] == [40_000] * 3
     assert (Bundle(logs=parts).log.requests == whole.requests).all()
+
+
+def test_json_that_fills_memory_is_refused(tmp_path: Path) -> None:
+    manifest = orjson.dumps({"kind": "conch incident bundle", "format": FORMAT})
+    models = b'{"a":[' + b"{}," * 5_000_001 + b"{}]}"
+    with pytest.raises(InvalidRequest, match=r"'models\.json' has more than 10000000 values"):
+        _read(tmp_path, zstd_tar([("manifest.json", manifest), ("models.json", models)]))
+
+
+def test_events_that_no_server_writes_are_left_out(tmp_path: Path) -> None:
+    cycle = EventLog.of_rows({"requests": [{"number": 1, "parent": 2}, {"number": 2, "parent": 1}]})
+    bundle = _read(tmp_path, Bundle({"id": "1"}, (_log(1, 200), cycle)).to_bytes())
+    assert len(bundle.log.requests) == 199
+    assert "events/0001: the event log is damaged" in bundle.missing[0]

@@ -181,3 +181,18 @@ def test_damaged_headers_are_refused(change: object, message: str) -> None:
 def test_any_bytes_become_a_log_or_an_error(noise: bytes, place: int, keep: bool) -> None:
     with suppress(InvalidRequest):
         EventLog.of_bytes(DATA[:place] + noise + DATA[place + len(noise) * keep :])
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [
+        ("requests", [{"number": 7, "parent": 8}, {"number": 8, "parent": 7}]),
+        ("requests", [{"number": 7, "parent": 6}, {"number": 7, "parent": 6}]),
+        ("requests", [{"number": 0}]),
+        ("requests", [{"number": 1, "done": 2**63 - 1}]),
+        ("pauses", [{"started": -1, "ended": 5}]),
+    ],
+)
+def test_a_log_that_no_server_writes_is_damaged(kind: str, rows: list[dict[str, int]]) -> None:
+    with pytest.raises(InvalidRequest, match="the event log is damaged"):
+        EventLog.of_rows({kind: rows}).checked()

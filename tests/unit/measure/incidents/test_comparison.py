@@ -1,10 +1,12 @@
 """Recorded and replayed runs, compared."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from conch.domain.events.log import EventLog
-from conch.measure.incidents.replay import ReplayComparison, run_of
+from conch.measure.incidents.replay import ReplayComparison, _print, run_of
 
 
 def log_of(batches: list[list[int]], first: int = 1, ms: int = 2) -> EventLog:
@@ -73,3 +75,13 @@ def test_latency_is_that_of_the_whole_call() -> None:
     exchanges = [{"number": 8, "first_byte": 1}, {"number": 7, "first_byte": 40, "written": 260, "drained": 300}]
     run = run_of(EventLog.of_rows({"requests": requests, "exchanges": exchanges}), "m")
     assert sorted((run.latency_s * 1e9).round().tolist()) == [100, 100, 260]
+
+
+def test_names_of_models_do_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "m[/x]\x1b]0;owned\x07"
+    log = log_of([[0, 1], [2]])
+    log = replace(log, names=[name if text == "m" else text for text in log.names])
+    _print([ReplayComparison(name, run_of(log, name), run_of(log, name))])
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "m[/x]\N{REPLACEMENT CHARACTER}]0;owned" in shown

@@ -129,3 +129,13 @@ def test_an_ensemble_has_stand_ins_of_its_steps(tmp_path: Path) -> None:
 )
 def test_why_a_model_has_no_stand_in(model: str, configs: dict[str, dict[str, object]], why: str) -> None:
     assert refusal(log_of((1, 30)), model, configs) == why
+
+
+def test_an_ensemble_of_itself_has_no_stand_in_without_executions() -> None:
+    ensemble = {"name": "e", "ensemble_scheduling": {"step": [{"model_name": "e"}, {"model_name": "m"}]}}
+    assert refusal(log_of(), "e", {"e": ensemble, "m": CONFIG}) == "the bundle has no execution of model 'm'"
+
+
+@pytest.mark.parametrize("damage", [{"instance_group": [{"count": "x"}]}, {"ensemble_scheduling": [1]}, {"name": 5}])
+def test_a_damaged_configuration_has_no_stand_in(damage: dict[str, object]) -> None:
+    assert refusal(log_of((1, 30)), "m", {"m": {**CONFIG, **damage}}).startswith("the bundle is damaged: ")

@@ -3,9 +3,11 @@
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conch.base.errors import InvalidRequest
 from conch.measure.twin.forecast import Change
 from conch.measure.twin.replay import counterfactual, simulate
 from tests.unit.measure.twin.recorded import (
@@ -80,3 +82,10 @@ def test_a_delay_that_costs_more_than_it_gives_is_named() -> None:
     text = counterfactual(log_of(truth, model), "m", list(range(1, 61)))
     assert text is not None
     assert text.startswith("without max_queue_delay_microseconds 2")
+
+
+def test_sizes_that_fill_memory_are_refused() -> None:
+    model = document("m", 8)
+    log = log_of(run(model, traffic(poisson(200, 50)), work(lambda size: MS * size)), model)
+    with pytest.raises(InvalidRequest, match="batches of up to 2147483647"):
+        simulate(log, "m", documents={"m": {**model, "max_batch_size": 2**31 - 1}})

@@ -11,12 +11,15 @@ import tarfile
 import zipfile
 import zlib
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
-from typing import IO
+from typing import IO, Self
 
 from conch.base.archives import ArchiveBudget, ArchiveLimits, tar_members, zip_members
 from conch.base.control_characters import has_control_characters
@@ -25,6 +28,8 @@ from conch.server.repository.remote.cache import BLOCK_BYTES, Cache
 from conch.server.repository.remote.listing import MAX_PATH_BYTES, RemoteFile, inside
 
 _CHUNK_BYTES = 1024 * 1024
+_COMMIT_THREADS = 8
+_MAX_PENDING_COMMITS = 64  # each has an open file
 MAX_LINK_CHAIN = 40  # Linux's own bound
 _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError)
 
@@ -63,12 +68,13 @@ class Unpacker:
         budget = ArchiveBudget(self._limits, file.stat().st_size, self._where)
         members = (self._zip if suffix == ".zip" else self._tar)(file, links, refused, budget)
         try:
-            for path, stream in members:
-                if stream is None:
-                    files[path] = RemoteFile(path, "", 0)
-                else:
-                    with stream:
-                        files[path] = self._store(path, stream, budget, stored)
+            with _Commits(self._cache, stored) as commits:
+                for path, stream in members:
+                    if stream is None:
+                        files[path] = RemoteFile(path, "", 0)
+                    else:
+                        with stream:
+                            files[path] = self._store(path, stream, budget, commits)
         except _BROKEN as error:
             raise ConfigError(f"{self._where}: the archive is truncated or damaged: {_message(error)}") from error
         except (OSError, RuntimeError, NotImplementedError, ValueError, OverflowError) as error:
@@ -146,10 +152,11 @@ class Unpacker:
             raise ConfigError(f"{self._where}: {reason}")
         refused[path] = reason
 
-    def _store(self, path: str, stream: IO[bytes], budget: ArchiveBudget, stored: list[str]) -> RemoteFile:
+    def _store(self, path: str, stream: IO[bytes], budget: ArchiveBudget, commits: "_Commits") -> RemoteFile:
         digest, size = sha256(), 0
         self._cache.spend(BLOCK_BYTES, self._where)  # also of an empty file
-        with self._cache.new_file() as (file, target):
+        with ExitStack() as written:
+            file, target = written.enter_context(self._cache.new_file())
             while chunk := stream.read(_CHUNK_BYTES):
                 budget.spend(len(chunk))
                 digest.update(chunk)
@@ -161,8 +168,7 @@ class Unpacker:
                 target.flush()
             key = digest.hexdigest()
             if not self._cache.has(key):
-                stored.append(key)
-                self._cache.commit(file, self._cache.object(key))
+                commits.add(file, key, written.pop_all())
         return RemoteFile(path, key, size)
 
     def _followed(
@@ -202,6 +208,38 @@ class Unpacker:
                 if above in entries and entries[above].key:
                     raise ConfigError(f"{self._where}: '{above}' is both a file and a folder")
                 above = above.rpartition("/")[0]
+
+
+class _Commits:
+    """Commits files in threads: their waits for the disk overlap, and a journal writes many of them at once.
+
+    The keys of new objects are added to `stored`. At the end all are committed, or have failed.
+    """
+
+    def __init__(self, cache: Cache, stored: list[str]) -> None:
+        self._cache = cache
+        self._stored = stored
+        self._pool = ThreadPoolExecutor(_COMMIT_THREADS, "conch-commit")
+        self._pending = deque[Future[None]]()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._pool.shutdown()
+        for commit in self._pending if kind is None else ():
+            commit.result()
+
+    def add(self, file: Path, key: str, written: ExitStack) -> None:
+        """Commit a file, whose resources are in `written`. Raises what an earlier commit has raised."""
+        self._stored.append(key)
+        self._pending.append(self._pool.submit(self._commit, file, key, written))
+        if len(self._pending) > _MAX_PENDING_COMMITS:
+            self._pending.popleft().result()
+
+    def _commit(self, file: Path, key: str, written: ExitStack) -> None:
+        with written:
+            self._cache.commit(file, self._cache.object(key))
 
 
 def _message(error: BaseException) -> str:

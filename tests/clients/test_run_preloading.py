@@ -1,4 +1,4 @@
-"""`conch run` of a pickle or of a program of torch.export imports its libraries while the server starts."""
+"""`conch run` of pickles, programs of torch.export and code imports their libraries while the server starts."""
 
 import json
 import time
@@ -35,6 +35,19 @@ def test_a_pickle_that_may_be_loaded_has_its_libraries_imported(pickle: str) -> 
 
 def test_an_exported_program_has_torch_imported() -> None:
     wait_for_import([str(EXPORTED)], "libtorch")
+
+
+def test_code_has_the_large_libraries_imported_that_it_imports_first(tmp_path: Path) -> None:
+    app = tmp_path / "app.py"
+    app.write_text("import json\nimport torch\n")
+    wait_for_import([str(app)], "libtorch")
+    # Variables that the libraries read in their import would come too late.
+    app.write_text('import os\nos.environ["OMP_NUM_THREADS"] = "1"\nimport torch\n')
+    with preloading([str(app)]) as fork_server:
+        assert fork_server is None
+    app.write_text("import json\ndef load():\n    import torch\n")
+    with preloading([str(app)]) as fork_server:
+        assert fork_server is None
 
 
 def test_only_the_process_of_an_exported_program_has_torch(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Import a model's libraries while the server starts: those of pickles and of PyTorch take longer than all the rest."""
+"""Import a model's libraries while the server starts: scikit-learn and PyTorch take longer than all the rest."""
 
 import os
 import re
@@ -14,6 +14,11 @@ _FLAG = "--allow-pickled-models"
 # Modules whose classes a pickle names. One that is compressed shows none.
 _MODULES = re.compile(rb"(?:sklearn|xgboost|lightgbm)(?:\.\w+)+")
 _HEAD_BYTES = 1 << 16
+# Large libraries that Python code imports at its top. None of them starts threads or asks for GPUs in its import: a
+# process that has done so must not be forked.
+_IMPORTS = re.compile(rb"^(?:import|from)[ \t]+(torch|sklearn|scipy|pandas)\b", re.MULTILINE)
+# Code may set variables for the libraries that it then imports.
+_VARIABLES = re.compile(rb"\benviron\b|\bputenv\b")
 # What loading a program of torch.export imports: half of its time is torch, and half the second of them.
 _EXPORTED = ("conch_child.python.adapters.torch_model", "torch._export.serde.serialize")
 
@@ -50,7 +55,7 @@ def preloading(arguments: Sequence[str]) -> "Iterator[ForkServer | None]":
 
 
 def _modules(path: Path, *, pickles: bool) -> Sequence[str]:
-    """Return what an exported program needs, or the modules of known libraries that a pickle names near its beginning.
+    """Return what an exported program or Python code needs, or the modules that a pickle names near its beginning.
 
     Empty for other arguments.
     """
@@ -59,9 +64,13 @@ def _modules(path: Path, *, pickles: bool) -> Sequence[str]:
             return ()
         if path.suffix == ".pt2":
             return _EXPORTED
+        if not pickles and path.suffix != ".py":
+            return ()
         with path.open("rb") as file:
-            head = file.read(_HEAD_BYTES if pickles else 0)
+            head = file.read(_HEAD_BYTES)
     except (OSError, ValueError):  # a file that cannot be read, a text that is not a path
         return ()
-    modules = [module.decode() for module in _MODULES.findall(head)]
+    if path.suffix == ".py":
+        return () if _VARIABLES.search(head) else [name.decode() for name in _IMPORTS.findall(head)]
+    modules = [name.decode() for name in _MODULES.findall(head)]
     return ("joblib", *modules) if modules else ()

@@ -84,9 +84,9 @@ def _plan(path: Path, flags: PlanFlags) -> int:
         utilization=flags.gpu_memory_utilization,
         kv_bytes=1 if flags.kv_cache_dtype == "fp8" else max(model.other_bytes, 2),
     )
-    found = plan(model, gpus, workload)
-    (print_json if flags.json else print_plan)(model, gpus, workload, found, flags.quantization)
-    return 0 if found.best else _FAILURE
+    engine_plan = plan(model, gpus, workload)
+    (print_json if flags.json else print_plan)(model, gpus, workload, engine_plan, flags.quantization)
+    return 0 if engine_plan.best else _FAILURE
 
 
 _PLAN = (
@@ -189,8 +189,8 @@ def _nodes(split: Split, gpus: Gpus) -> int:
 
 def _resources(split: Split, gpus: Gpus) -> str:
     nodes = _nodes(split, gpus)
-    each = split.gpus // nodes
-    number = f"{each} GPU{'s' if each > 1 else ''} (nvidia.com/gpu: {each})"
+    per_node = split.gpus // nodes
+    number = f"{per_node} GPU{'s' if per_node > 1 else ''} (nvidia.com/gpu: {per_node})"
     return number if nodes == 1 else f"{nodes} nodes with {number} each"
 
 

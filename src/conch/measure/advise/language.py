@@ -43,10 +43,10 @@ def plan_language(model: ModelFacts, gpus: GpuFacts, demand: Demand, utilization
     if model.context and length > model.context:
         raise Failure(f"{length} tokens are above the {model.context} of '{model.name}'")
     workload = Workload(length=length, utilization=utilization, kv_bytes=max(checkpoint.other_bytes, 2))
-    found = plan(checkpoint, Gpus(gpus.count, gpus.memory), workload)
-    fitting = [split for split in found.splits if not split.problem]
+    engine_plan = plan(checkpoint, Gpus(gpus.count, gpus.memory), workload)
+    fitting = [split for split in engine_plan.splits if not split.problem]
     if not fitting:
-        raise Failure(f"'{model.name}' does not fit: {found.reason}{_quantized(checkpoint, gpus, workload)}")
+        raise Failure(f"'{model.name}' does not fit: {engine_plan.reason}{_quantized(checkpoint, gpus, workload)}")
     quick = [split for split in fitting if not _too_slow(checkpoint, split, gpus, demand)]
     if not quick:
         raise Failure(_impossible(model.name, checkpoint, fitting, gpus, demand))

@@ -103,8 +103,8 @@ def _description(path: Path) -> str:
     except (OSError, ValueError, RecursionError) as error:
         raise Failure(f"the description of the machine '{path}' cannot be read: {error}") from None
     if not isinstance(document, dict) or (unknown := sorted(map(str, document.keys() - _KEYS))):
-        found = f"unknown key '{unknown[0]}'" if isinstance(document, dict) else "not a mapping"
-        raise Failure(f"the description of the machine '{path}' has {found}; keys: {', '.join(sorted(_KEYS))}")
+        fault = f"unknown key '{unknown[0]}'" if isinstance(document, dict) else "not a mapping"
+        raise Failure(f"the description of the machine '{path}' has {fault}; keys: {', '.join(sorted(_KEYS))}")
     parts = []
     if document.get("gpus"):
         figures = (str(document[key]) for key in ("gpu_memory", "gpu_bandwidth", "gpu_speed") if key in document)
@@ -169,24 +169,24 @@ def _names() -> list[str]:
 def gpu_type(name: str, memory: int = 0) -> GpuType | None:
     """Return the figures of a GPU by its name and, of an A100, its bytes of memory; None if they are unknown."""
     words = set(re.split(r"[\s-]+", name.upper()))
-    found = next((figures for needed, figures in _GPU_TYPES if words.issuperset(needed)), None)
-    return _A100_40 if words & {"A100", "A800"} and 0 < memory <= _SMALL_A100 else found
+    known_type = next((figures for needed, figures in _GPU_TYPES if words.issuperset(needed)), None)
+    return _A100_40 if words & {"A100", "A800"} and 0 < memory <= _SMALL_A100 else known_type
 
 
 def this_machine() -> MachineFacts:
     """Return this machine's cores, memory and GPUs, as far as this process may use them."""
     try:
-        found = visible_gpus(installed_gpus(), os.environ)
+        visible = visible_gpus(installed_gpus(), os.environ)
     except NvmlFault:
-        found = []
+        visible = []
     gpus = None
-    if found:
-        smallest = min(found, key=lambda gpu: gpu.memory_bytes)
+    if visible:
+        smallest = min(visible, key=lambda gpu: gpu.memory_bytes)
         known = gpu_type(smallest.name, smallest.memory_bytes) or GpuType(
             0, 0, 0, smallest.compute_capability >= _FP8_CAPABILITY
         )
         gpus = GpuFacts(
-            len(found),
+            len(visible),
             smallest.name.removeprefix("NVIDIA "),
             smallest.memory_bytes,
             known.bandwidth * 1e9,

@@ -63,8 +63,8 @@ def _models(path: Path) -> Iterator[ModelFacts]:
             return
         files = [file for file in sorted(path.iterdir()) if file.suffix in _FORMS and file.suffix != ".py"]
         if len(files) != 1:
-            found = ", ".join(file.name for file in files) or "no model"
-            raise Failure(f"'{path}' contains {found}: {_VALID}")
+            content = ", ".join(file.name for file in files) or "no model"
+            raise Failure(f"'{path}' contains {content}: {_VALID}")
         yield _file(files[0], path.resolve().name)
 
 

@@ -95,8 +95,8 @@ class BenchRun:
                 tried[value] = meets_slo(measurement, self._plan.slo_share)
         note = _search_note(find_max, tried, self._plan)
         if self._interruption.requested:
-            found = f"until then, {note.message}" if tried else "no load was measured"
-            note = Note(note.code, "warning", f"the search was interrupted; {found}")
+            result = f"until then, {note.message}" if tried else "no load was measured"
+            note = Note(note.code, "warning", f"the search was interrupted; {result}")
         self._notes.append(note)
 
     def _measure(self, side: Side, level: LoadLevel, repetition: int, taken: list[Measurement]) -> Measurement:

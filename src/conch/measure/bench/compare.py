@@ -140,13 +140,13 @@ def decision_line(decision: Decision) -> str:
     """Return a decision as a sentence."""
     quantity = decision.condition.quantity
     if decision.condition.relative:
-        found = format_change(decision.found)
-        found = found.replace(" %", " points") if QUANTITIES[quantity].is_ratio else found
+        value = format_change(decision.estimate)
+        value = value.replace(" %", " points") if QUANTITIES[quantity].is_ratio else value
     else:
-        found = format_estimate(decision.found, quantity_units(quantity))
+        value = format_estimate(decision.estimate, quantity_units(quantity))
     reason = f"; {decision.reason}" if decision.reason else ""
     condition = decision.condition.text.partition("@")[0].rstrip()
-    return f"{condition} at {decision.level}: {found}{reason}"
+    return f"{condition} at {decision.level}: {value}{reason}"
 
 
 def print_comparison(
@@ -193,7 +193,7 @@ def comparison_json(
                 "condition": decision.condition.text,
                 "level": decision.level,
                 "outcome": decision.outcome.name.lower(),
-                "found": decision.found,
+                "found": decision.estimate,
                 "reason": decision.reason,
             }
             for decision in decisions

@@ -166,17 +166,17 @@ def _sequence_parameters(rows: NDArray[Any], *, text_ids: bool) -> list[dict[str
     known, last, which = np.unique(rows["correlation"][::-1], return_index=True, return_inverse=True)
     first_id = 1 + secrets.randbits(_ID_BITS)
     begun: set[int] = set()
-    found = list[dict[str, Any]]()
+    parameters = list[dict[str, Any]]()
     for place, number in enumerate(which[::-1].tolist()):
         if not known[number]:
-            found.append({})
+            parameters.append({})
             continue
         identifier = first_id + number
         ends = place == len(rows) - 1 - last[number]
         id_ = f"conch-replay-{identifier}" if text_ids else identifier
-        found.append({"sequence_id": id_, "sequence_start": number not in begun, "sequence_end": bool(ends)})
+        parameters.append({"sequence_id": id_, "sequence_start": number not in begun, "sequence_end": bool(ends)})
         begun.add(number)
-    return found
+    return parameters
 
 
 def kept_tensors(request: Mapping[str, Any]) -> list[Tensor]:

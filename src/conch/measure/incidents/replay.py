@@ -46,8 +46,8 @@ class ReplayRun:
         """Return P50, P95 and P99 in seconds, None without a successful request."""
         if not len(self.latency_s):
             return dict.fromkeys((f"p{value}" for value in PERCENTILES), None)
-        found = np.percentile(self.latency_s, PERCENTILES)
-        return {f"p{value}": float(time) for value, time in zip(PERCENTILES, found, strict=True)}
+        times = np.percentile(self.latency_s, PERCENTILES)
+        return {f"p{value}": float(time) for value, time in zip(PERCENTILES, times, strict=True)}
 
 
 def run_of(log: EventLog, model: str, after_ns: int = 0) -> ReplayRun:
@@ -145,14 +145,14 @@ def _replay(given: Namespace) -> int:
     if unknown := [model for model in models if model not in bundle.log.names]:
         raise InvalidRequest(f"'{given.file}' has no request to model '{unknown[0]}'")
     replays = _Replay(given, bundle, models)
-    found = list(replays.simulated() if given.on == SIMULATION else replays.live())
-    if not found:
+    comparisons = list(replays.simulated() if given.on == SIMULATION else replays.live())
+    if not comparisons:
         raise InvalidRequest("none of the models can be replayed here")
     if given.json:
         document = {"file": str(given.file), "on": given.on, "speed": given.speed, "missing": list(bundle.missing)}
-        print(json.dumps({**document, "models": [comparison.document() for comparison in found]}, indent=2))
+        print(json.dumps({**document, "models": [comparison.document() for comparison in comparisons]}, indent=2))
     else:
-        _print(found)
+        _print(comparisons)
     return 0
 
 
@@ -287,7 +287,7 @@ class _Replay:
                 yield url, repository
 
 
-def _print(found: "Sequence[ReplayComparison]") -> None:
+def _print(comparisons: "Sequence[ReplayComparison]") -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -295,7 +295,7 @@ def _print(found: "Sequence[ReplayComparison]") -> None:
     table = Table(box=None)
     for name in ("model", "", "requests", "failed", "P50", "P95", "P99", "batches", "mean"):
         table.add_column(name, justify="left" if name in ("model", "") else "right")
-    for comparison in found:
+    for comparison in comparisons:
         for label, run in (("recorded", comparison.recorded), ("replayed", comparison.replayed)):
             times = ["-" if time is None else f"{time * 1000:.3g} ms" for time in run.percentiles().values()]
             mean = f"{sum(map(len, run.batches)) / len(run.batches):.2f}" if run.batches else "-"
@@ -303,7 +303,7 @@ def _print(found: "Sequence[ReplayComparison]") -> None:
             table.add_row(name, label, f"{run.requests:,}", f"{run.failed:,}", *times, f"{len(run.batches):,}", mean)
     console = Console(highlight=False)
     console.print(table)
-    for comparison in found:
+    for comparison in comparisons:
         if not comparison.recorded.batches:
             continue
         same = "the same batches in the same order" if comparison.has_same_sequence else "the same requests in a batch"

@@ -159,25 +159,25 @@ def _client_numbers(log: EventLog, requests: NDArray[Any]) -> NDArray[np.int64]:
     """Return the numbers of the clients' requests on whose behalf requests were made."""
     order = np.argsort(log.requests["number"])
     numbers, parents = log.requests["number"][order], log.requests["parent"][order]
-    found = requests["number"].astype(np.int64)
+    client_numbers = requests["number"].astype(np.int64)
     for _ in range(_MAX_DEPTH):
-        parent = parents[np.searchsorted(numbers, found)]
+        parent = parents[np.searchsorted(numbers, client_numbers)]
         nested = np.isin(parent, numbers)
         if not nested.any():
             break
-        found[nested] = parent[nested]
-    return found
+        client_numbers[nested] = parent[nested]
+    return client_numbers
 
 
 def service_times(log: EventLog, model: str) -> dict[int, list[int]]:
     """Return how long executions took by batch size, in ns and in their order."""
     rows, begun, ended = _executed(log, model)
     order = np.argsort(rows["started"], kind="stable")
-    found: dict[int, list[int]] = {}
+    times: dict[int, list[int]] = {}
     for size, ns in zip(rows["size"][order].tolist(), (ended - begun)[order].tolist(), strict=True):
-        if size > 0 and len(found.setdefault(size, [])) < _MAX_TIMES:
-            found[size].append(ns)
-    return found
+        if size > 0 and len(times.setdefault(size, [])) < _MAX_TIMES:
+            times[size].append(ns)
+    return times
 
 
 def _executed(log: EventLog, model: str) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]:

@@ -42,13 +42,13 @@ def _restore(flags: TuneFlags) -> int:
 
     directory = flags.state_directory()
     failures: list[str] = []
-    found = 0
+    count = 0
     for path in sorted(directory.glob("*/restore.json")):
         folder = StateFolder(path.parent)
         saved = saved_state(folder)
         if saved is None or (flags.model is not None and saved.model != flags.model):
             continue
-        found += 1
+        count += 1
         if not folder.lock():
             failures.append(f"model '{saved.model}': process {saved.pid} works on it")
             continue
@@ -61,7 +61,7 @@ def _restore(flags: TuneFlags) -> int:
             folder.unlock()
     for failure in failures:
         say(failure)
-    if not found:
+    if not count:
         say(f"nothing to restore in {directory}")
     return _FAILURE if failures else 0
 

@@ -15,12 +15,12 @@ SEPARATOR = "/"
 
 def split_settings(model: str, settings: Mapping[str, Value]) -> dict[str, dict[str, Value]]:
     """Return the settings of each model: of `model` itself, and of composing models by their prefixes."""
-    found: dict[str, dict[str, Value]] = {}
+    by_model: dict[str, dict[str, Value]] = {}
     for name, value in settings.items():
         stage, separator, knob = name.partition(SEPARATOR)
         owner, knob = (stage, knob) if separator else (model, name)
-        found.setdefault(owner, {})[knob] = value
-    return found
+        by_model.setdefault(owner, {})[knob] = value
+    return by_model
 
 
 class Deployment:

@@ -63,8 +63,8 @@ def ranked(
     for point in points[::step]:
         chosen = space.settings(point)
         configs = {
-            name: to_model_config(from_document(found, name))
-            for name, found in documents(chosen).items()
+            name: to_model_config(from_document(document, name))
+            for name, document in documents(chosen).items()
             if name in learnt.models
         }
         changes = {
@@ -88,4 +88,6 @@ def _is_known(settings: Mapping[str, Value], current: Mapping[str, Value]) -> bo
 
 def _figures(forecast: Forecast) -> dict[str, float]:
     latencies = {"p50": forecast.p50, "p95": forecast.p95, "p99": forecast.p99}
-    return {name: found.value / 1e9 for name, found in latencies.items()} | {"throughput": forecast.throughput.value}
+    return {name: latency.value / 1e9 for name, latency in latencies.items()} | {
+        "throughput": forecast.throughput.value
+    }

@@ -138,9 +138,9 @@ def dimension(name: str, document: Document, cores: int, chosen: Sequence[Value]
 
 def current_settings(document: Document, names: Sequence[str]) -> dict[str, Value]:
     """Return the values that knobs have in a configuration."""
-    found = {name: KNOBS[name].read(document) for name in names if name in KNOBS and KNOBS[name].applies(document)}
+    values = {name: KNOBS[name].read(document) for name in names if name in KNOBS and KNOBS[name].applies(document)}
     fields = [name for name in names if name.startswith(FIELD_PREFIX)]
-    return found | {name: read_field(document, name.removeprefix(FIELD_PREFIX)) for name in fields}
+    return values | {name: read_field(document, name.removeprefix(FIELD_PREFIX)) for name in fields}
 
 
 def parse_values(name: str, text: str) -> tuple[Value, ...]:

@@ -125,12 +125,12 @@ def stage_loads(
 
 def bottleneck(loads: Iterable[StageLoad]) -> StageLoad | None:
     """Return the stage to widen: that with the longest queue; without queues, that which computes longest."""
-    found = list(loads)
-    if not found:
+    stages = list(loads)
+    if not stages:
         return None
-    if max(stage.queue_s for stage in found) > max(stage.compute_s for stage in found) / 10:
-        return max(found, key=lambda stage: stage.queue_s)
-    return max(found, key=lambda stage: stage.compute_s)
+    if max(stage.queue_s for stage in stages) > max(stage.compute_s for stage in stages) / 10:
+        return max(stages, key=lambda stage: stage.queue_s)
+    return max(stages, key=lambda stage: stage.compute_s)
 
 
 def called_models(

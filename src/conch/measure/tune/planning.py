@@ -112,20 +112,20 @@ def plan_space(
         knobs = dict(chosen) if chosen is not None else _default_knobs(settings, name, own=own, narrow=narrow)
         for knob, values in knobs.items():
             _check(knob, values, name, document, engines)
-            found = dimension(knob, document, cores, values)
-            if found is None:
+            axis = dimension(knob, document, cores, values)
+            if axis is None:
                 if chosen is not None and not is_ensemble(document):
                     owners = " and ".join(KNOBS[knob].backends or ("other models",))
                     raise KnobError(f"model '{name}' has no knob '{knob}'; it is a knob of {owners}")
                 continue
             if knob == _INSTANCES and values is None:
                 current = KNOBS[knob].read(document)
-                found = Dimension(knob, tuple(v for v in found.values if v == current or int(str(v)) <= limit))
+                axis = Dimension(knob, tuple(v for v in axis.values if v == current or int(str(v)) <= limit))
             if knob == _BATCH and values is None and not own:
-                found = Dimension(knob, tuple(v for v in found.values if int(str(v)) >= least_batch) or found.values)
-            if len(found.values) > 1 or chosen is not None:
+                axis = Dimension(knob, tuple(v for v in axis.values if int(str(v)) >= least_batch) or axis.values)
+            if len(axis.values) > 1 or chosen is not None:
                 label = knob if own else f"{name}{SEPARATOR}{knob}"
-                dimensions.append(Dimension(label, found.values, found.ordered, found.reloads))
+                dimensions.append(Dimension(label, axis.values, axis.ordered, axis.reloads))
     return Space(tuple(dimensions))
 
 
@@ -154,12 +154,12 @@ def current_point_settings(
     space: Space, model: str, documents: Mapping[str, Document], load: Value
 ) -> dict[str, Value]:
     """Return the values of the current configuration for each dimension."""
-    found: dict[str, Value] = {LOAD: load}
+    settings: dict[str, Value] = {LOAD: load}
     for label in (axis.name for axis in space.dimensions):
         stage, separator, knob = label.partition(SEPARATOR)
         owner, name = (stage, knob) if separator else (model, label)
         if owner in documents:
             known = current_settings(documents[owner], [name])
             if name in known:
-                found[label] = known[name]
-    return found
+                settings[label] = known[name]
+    return settings

@@ -65,8 +65,8 @@ class RepositoryClient:
 
     def server(self) -> dict[str, Any]:
         """Return name, version and extensions of the server."""
-        found: dict[str, Any] = self._call("GET", "/v2")
-        return found
+        metadata: dict[str, Any] = self._call("GET", "/v2")
+        return metadata
 
     def check_explicit(self) -> None:
         """Raise ServerRefusal, with what to do, unless the server lets clients load models."""
@@ -92,8 +92,8 @@ class RepositoryClient:
 
     def config(self, model: str) -> Document:
         """Return the configuration of a served model. Raises ServerRefusal if it is not served."""
-        found: Document = self._call("GET", f"/v2/models/{quote(model)}/config")
-        return found
+        document: Document = self._call("GET", f"/v2/models/{quote(model)}/config")
+        return document
 
     def load(self, model: str, config: Document | None = None) -> None:
         """Load or reload a model, from the repository's configuration without `config`.
@@ -113,10 +113,10 @@ class RepositoryClient:
     def statistics(self, model: str | None = None) -> dict[str, dict[str, Any]]:
         """Return the statistics of one model, or of all, summed over versions, by model."""
         path = "/v2/models/stats" if model is None else f"/v2/models/{quote(model)}/stats"
-        found: dict[str, dict[str, Any]] = {}
+        by_model: dict[str, dict[str, Any]] = {}
         for stat in self._call("GET", path).get("model_stats", []):
-            found[stat["name"]] = stat  # the newest version comes last
-        return found
+            by_model[stat["name"]] = stat  # the newest version comes last
+        return by_model
 
     def is_live(self) -> bool:
         """Return whether the server answers."""

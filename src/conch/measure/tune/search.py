@@ -218,14 +218,14 @@ class BayesianSearch(Search):
         """Choose noise and scales by the marginal likelihood, one after the other, from the previous choice."""
         best = self._likelihood(places, scores, self._scales, self._noise)
         for noise in _NOISES:
-            if (found := self._likelihood(places, scores, self._scales, noise)) > best:
-                best, self._noise = found, noise
+            if (likelihood := self._likelihood(places, scores, self._scales, noise)) > best:
+                best, self._noise = likelihood, noise
         for dimension in range(len(self._scales)):
             for scale in _SCALES:
                 scales = self._scales.copy()
                 scales[dimension] = scale
-                if (found := self._likelihood(places, scores, scales, self._noise)) > best:
-                    best, self._scales = found, scales
+                if (likelihood := self._likelihood(places, scores, scales, self._noise)) > best:
+                    best, self._scales = likelihood, scales
 
     def _likelihood(self, places: _Array, scores: _Array, scales: _Array, noise: float) -> float:
         factor = np.linalg.cholesky(self._kernel(places, places, scales) + noise * np.eye(len(places)))

@@ -62,15 +62,15 @@ class TrialMeter(ABC):
 
 def trial_observers(access: ServerAccess, settings: TuneSettings) -> tuple[ServerObserver, ...]:
     """Return an observer for each URL of metrics, and for the processes of a server on this machine."""
-    found: list[ServerObserver] = []
+    observers: list[ServerObserver] = []
     trial = settings.trial
     if trial.metrics_url is not None:
-        found.append(ServerMetrics(ScrapeSettings(trial.metrics_url), settings.model, required=True))
+        observers.append(ServerMetrics(ScrapeSettings(trial.metrics_url), settings.model, required=True))
     if trial.gpu_metrics_url is not None:
-        found.append(GpuMetrics(ScrapeSettings(trial.gpu_metrics_url)))
+        observers.append(GpuMetrics(ScrapeSettings(trial.gpu_metrics_url)))
     if access.is_local:
-        found.append(LocalProcesses(urlsplit(access.url).port or _DEFAULT_PORT))
-    return tuple(found)
+        observers.append(LocalProcesses(urlsplit(access.url).port or _DEFAULT_PORT))
+    return tuple(observers)
 
 
 @dataclass(slots=True)
@@ -167,7 +167,7 @@ def _times(prefix: str, times: TimeDistribution) -> dict[str, float]:
 
 def _gpu_figures(measured: Measurement, succeeded: int) -> dict[str, float]:
     """Return memory and power of all GPUs together, and their mean utilization."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for name, figure in (
         ("gpu_memory", "memory_used_bytes"),
         ("gpu_power", "power_watts"),
@@ -175,10 +175,10 @@ def _gpu_figures(measured: Measurement, succeeded: int) -> dict[str, float]:
     ):
         values = [value for gpu in measured.gpus if (value := getattr(gpu, figure)) is not None]
         if values:
-            found[name] = float(sum(values)) / (succeeded if name == "energy" else 1)
+            figures[name] = float(sum(values)) / (succeeded if name == "energy" else 1)
     if busy := [gpu.utilization_ratio for gpu in measured.gpus if gpu.utilization_ratio is not None]:
-        found["gpu_utilization"] = sum(busy) / len(busy)
-    return found
+        figures["gpu_utilization"] = sum(busy) / len(busy)
+    return figures
 
 
 def _present(outcomes: dict[str, int]) -> list[str]:

@@ -250,7 +250,7 @@ class TuneFlags:
         return Goal(tuple(objectives) or Goal().objectives, tuple(constraints))
 
     def _knobs(self) -> dict[str, dict[str, tuple[Value, ...] | None]]:
-        found: dict[str, dict[str, tuple[Value, ...] | None]] = {}
+        knobs: dict[str, dict[str, tuple[Value, ...] | None]] = {}
         for text in self.knob:
             path, _, values = text.partition("=")
             model, _, name = path.rpartition("/")
@@ -261,8 +261,8 @@ class TuneFlags:
                 )
             if is_field and not values:
                 raise KnobError(f"knob '{name}' needs values, such as {name}=0,1")
-            found.setdefault(model, {})[name] = parse_values(name, values) if values else None
-        return found
+            knobs.setdefault(model, {})[name] = parse_values(name, values) if values else None
+        return knobs
 
 
 class FlagError(Exception):

@@ -148,8 +148,8 @@ class Tuner:
         self._documents = {name: self._client.config(name) for name in (model, *stages)}
         log = TrialLog(self._context.folder, self._environment(server), fresh=self._context.fresh)
         log.read()
-        if log.found:
-            view.say(f"{log.found} trials of an earlier run are reused; --fresh measures again")
+        if log.count:
+            view.say(f"{log.count} trials of an earlier run are reused; --fresh measures again")
         self._runner = TrialRunner(
             self._client,
             Deployment(self._client, model, self._documents),
@@ -180,14 +180,14 @@ class Tuner:
 
     def _all_composing(self, document: Document) -> list[str]:
         """Return the models of an ensemble, also of ensembles within it."""
-        found: list[str] = []
+        composing: list[str] = []
         waiting = composing_models(document)
         while waiting:
             name = waiting.pop(0)
-            if name not in found:
-                found.append(name)
+            if name not in composing:
+                composing.append(name)
                 waiting.extend(composing_models(self._client.config(name)))
-        return found
+        return composing
 
     def _environment(self, server: Mapping[str, object]) -> dict[str, object]:
         trial = self._settings.trial
@@ -241,12 +241,12 @@ class Tuner:
         """Return the model.json of each engine in the local repository, of the newest version."""
         if self._context.repository is None:
             return {}
-        found = {}
+        files = {}
         for name in self._documents:
             versions = [p for p in (self._context.repository / name).glob("[0-9]*") if p.name.isdecimal()]
             if versions:
-                found[name] = max(versions, key=lambda path: int(path.name)) / _ENGINE_FILE
-        return found
+                files[name] = max(versions, key=lambda path: int(path.name)) / _ENGINE_FILE
+        return files
 
     def _protect(self) -> None:
         files = self._engine_files()
@@ -287,16 +287,18 @@ class Tuner:
     def _hints(self) -> list[tuple[int, ...]]:
         """Return the points that forecasts from the server's event log rank first."""
         access = self._client.access
-        found = hints(
+        points = hints(
             HintSource(access.url, access.api_key_file, time.monotonic() - self._progress.started),
             self._settings,
             self._space,
             self._current,
             self._runner.deployment.documents,
         )
-        if found:
-            self._view.say(f"forecasts from the server's event log rank {len(found)} configurations; the best go first")
-        return found
+        if points:
+            self._view.say(
+                f"forecasts from the server's event log rank {len(points)} configurations; the best go first"
+            )
+        return points
 
     def _choose(self, points: Sequence[tuple[int, ...]], load: Value) -> None:
         """Choose the finalists: different configurations, none of them the current one at its best load."""

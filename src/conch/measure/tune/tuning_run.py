@@ -180,13 +180,13 @@ def _file_changes(
     from conch.measure.tune.deployment import split_settings
     from conch.measure.tune.state.applied import FileChange, file_change
 
-    found = []
+    changes = []
     assert flags.repository is not None
     for name, own in split_settings(model, settings).items():
         if (change := file_change(flags.repository, name, tuner.documents[name], own)) is not None:
-            found.append((name, change))
+            changes.append((name, change))
     texts = tuner.deployment.engine_texts(settings)
-    return [*found, *((name, FileChange(str(path), old, new)) for name, (path, old, new) in texts.items())]
+    return [*changes, *((name, FileChange(str(path), old, new)) for name, (path, old, new) in texts.items())]
 
 
 def _with_differences(flags: TuneFlags, tuner: Tuner, outcome: "TuneOutcome") -> "TuneOutcome":

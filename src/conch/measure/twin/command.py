@@ -45,12 +45,12 @@ def _answer(given: Namespace) -> int:
     changes = {given.stage or given.model: change}
     with _shown("simulating"):
         load = _load(given)
-        found = forecast(log, given.model, changes, load, seed=given.seed, runs=given.runs, run_s=given.duration)
+        prediction = forecast(log, given.model, changes, load, seed=given.seed, runs=given.runs, run_s=given.duration)
     if given.json:
         changed = {name: value for name, value in asdict(change).items() if value is not None}
-        print(json.dumps({"model": given.model, "change": changed, **asdict(found)}, indent=2))
+        print(json.dumps({"model": given.model, "change": changed, **asdict(prediction)}, indent=2))
     else:
-        _print(given.model, found)
+        _print(given.model, prediction)
     return 0
 
 
@@ -108,7 +108,7 @@ def _trace_times(source: str) -> list[float]:
     return times
 
 
-def _print(model: str, found: "Forecast") -> None:
+def _print(model: str, forecast: "Forecast") -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -117,41 +117,48 @@ def _print(model: str, found: "Forecast") -> None:
     table = Table("", "log", "forecast", "90 % interval", box=box.SIMPLE_HEAD, pad_edge=False)
     for place, column in enumerate(table.columns):
         column.justify, column.overflow = "right" if place else "left", "fold"
-    for row in _rows(found):
+    for row in _rows(forecast):
         table.add_row(*row)
-    console.print(f"{model}: {_load_text(found)}")
+    console.print(f"{model}: {_load_text(forecast)}")
     console.print(table)
     console.print(
-        f"Learnt from {found.executions:,} executions; {found.simulated:,} requests were simulated. Without the change "
-        f"the simulation gives {duration_text(found.check[2] / 1e9)} for the log's P99 of "
-        f"{duration_text(found.recorded[2] / 1e9)}.",
+        f"Learnt from {forecast.executions:,} executions; {forecast.simulated:,} requests were simulated. "
+        f"Without the change the simulation gives {duration_text(forecast.check[2] / 1e9)} for the log's P99 of "
+        f"{duration_text(forecast.recorded[2] / 1e9)}.",
     )
-    for note in found.notes:
+    for note in forecast.notes:
         console.print(f"! {note}", markup=False)
 
 
-def _load_text(found: "Forecast") -> str:
-    if found.clients:
-        return f"{found.clients} client{'s' if found.clients > 1 else ''}, each of which sends one request at a time"
-    return f"{found.throughput.value:.4g} requests a second"
+def _load_text(forecast: "Forecast") -> str:
+    if forecast.clients:
+        return (
+            f"{forecast.clients} client{'s' if forecast.clients > 1 else ''}, each of which sends one request at a time"
+        )
+    return f"{forecast.throughput.value:.4g} requests a second"
 
 
-def _rows(found: "Forecast") -> Iterator[tuple[str, ...]]:
-    for index, (name, latency) in enumerate((("P50", found.p50), ("P95", found.p95), ("P99", found.p99))):
+def _rows(forecast: "Forecast") -> Iterator[tuple[str, ...]]:
+    for index, (name, latency) in enumerate((("P50", forecast.p50), ("P95", forecast.p95), ("P99", forecast.p99))):
         yield (
             name,
-            duration_text(found.recorded[index] / 1e9),
+            duration_text(forecast.recorded[index] / 1e9),
             duration_text(latency.value / 1e9),
             f"{duration_text(latency.low / 1e9)} – {duration_text(latency.high / 1e9)}",
         )
-    rate = found.throughput
+    rate = forecast.throughput
     yield "throughput", "", f"{rate.value:.4g}/s", f"{rate.low:.4g} – {rate.high:.4g}/s"
-    if found.refused.high:
-        yield "refused", "", f"{found.refused.value:.1%}", f"{found.refused.low:.1%} – {found.refused.high:.1%}"
-    for model, busy in found.utilisation.items():
-        of = f" ({model})" if len(found.utilisation) > 1 else ""
+    if forecast.refused.high:
+        yield (
+            "refused",
+            "",
+            f"{forecast.refused.value:.1%}",
+            f"{forecast.refused.low:.1%} – {forecast.refused.high:.1%}",
+        )
+    for model, busy in forecast.utilisation.items():
+        of = f" ({model})" if len(forecast.utilisation) > 1 else ""
         yield f"instances busy{of}", "", f"{busy.value:.0%}", f"{busy.low:.0%} – {busy.high:.0%}"
-        yield f"mean batch{of}", "", f"{found.batch[model]:.3g}", ""
+        yield f"mean batch{of}", "", f"{forecast.batch[model]:.3g}", ""
 
 
 def _rate(text: str) -> tuple[float, float | None]:

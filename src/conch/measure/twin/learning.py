@@ -199,8 +199,8 @@ class _Roots:
 
 
 def _models(log: EventLog) -> str:
-    found = sorted({log.names[index] for index in np.unique(log.requests["model"])})
-    return ", ".join(found) or "no request at all"
+    names = sorted({log.names[index] for index in np.unique(log.requests["model"])})
+    return ", ".join(names) or "no request at all"
 
 
 def _executions(log: EventLog, config: ModelConfig, roots: _Roots, cores: float) -> Executions:
@@ -301,11 +301,11 @@ def _triggers(rows: Table, members: Table, config: ModelConfig) -> tuple[Integer
 
 def _lanes(rows: Table, begun: Integers, released: Integers) -> int:
     """Return how many batches an instance executes at once, at most."""
-    found = 1
+    lanes = 1
     for instance in np.unique(rows["instance"]):
         own = rows["instance"] == instance
-        found = max(found, int(_running(begun[own], released[own])[1].max(initial=1)))
-    return found
+        lanes = max(lanes, int(_running(begun[own], released[own])[1].max(initial=1)))
+    return lanes
 
 
 def _running(begun: Integers, released: Integers) -> tuple[Integers, Integers]:
@@ -360,12 +360,12 @@ def _fit_cores(
     if len(sizes) < _MIN_OF_A_SPREAD or at_once.std() < _MIN_SPREAD:
         return None
     classes = sizes * (int(kinds.max()) + 1) + kinds
-    best, found = np.inf, 0.0
+    best, best_cores = np.inf, 0.0
     for demand in np.arange(0.0, _MAX_CORES * cores / max(at_once.max(), 1.0) + 1e-9, 0.125):
         spread = _spread(np.log(_work(begun, released, float(demand), cores)), classes)
         if spread < best * 0.995:  # a larger demand has to explain something
-            best, found = spread, float(demand)
-    return found
+            best, best_cores = spread, float(demand)
+    return best_cores
 
 
 def _spread(values: Floats, classes: Integers) -> float:
@@ -418,13 +418,13 @@ def _requests(log: EventLog, roots: _Roots) -> ClientRequests:
 def _last_release(log: EventLog, roots: _Roots) -> Integers:
     """Return when the last batch of each request of clients was released, also of those of its steps; 0 if never."""
     released = dict(zip(log.batches["number"].tolist(), log.batches["released"].tolist(), strict=True))
-    found = np.zeros(len(roots.rows), np.int64)
+    last = np.zeros(len(roots.rows), np.int64)
     inner = log.requests[log.requests["batch"] > 0]
     for number, batch in zip(inner["number"].tolist(), inner["batch"].tolist(), strict=True):
         root = roots.root(number)
         if root >= 0:
-            found[root] = max(found[root], released.get(batch, 0))
-    return found
+            last[root] = max(last[root], released.get(batch, 0))
+    return last
 
 
 def _clients(began: Integers, ended: Integers, latency: Integers) -> int:

@@ -85,17 +85,17 @@ def counterfactual(log: EventLog, model: str, numbers: Sequence[int]) -> str | N
 
 def _remedies(learnt: Learnt) -> list[tuple[str, dict[str, Change]]]:
     """Return the changes that are tried, with the words for them."""
-    found = list[tuple[str, dict[str, Change]]]()
+    remedies = list[tuple[str, dict[str, Change]]]()
     for name, executions in learnt.executions.items():
         of = f" of '{name}'" if learnt.config.is_ensemble else ""
         more = "a second instance" if executions.instances == 1 else f"{executions.instances + 1} instances"
-        found.append((f"with {more}{of}", {name: Change(instances=executions.instances + 1)}))
+        remedies.append((f"with {more}{of}", {name: Change(instances=executions.instances + 1)}))
         batching = executions.config.dynamic_batching
         if batching is not None and batching.max_queue_delay_us:
-            found.append((f"without max_queue_delay_microseconds{of}", {name: Change(delay_us=0)}))
+            remedies.append((f"without max_queue_delay_microseconds{of}", {name: Change(delay_us=0)}))
         elif batching is None and executions.config.max_batch_size > 1 and executions.config.sequence_batching is None:
-            found.append((f"with dynamic batching{of}", {name: Change(delay_us=0)}))
-    return found
+            remedies.append((f"with dynamic batching{of}", {name: Change(delay_us=0)}))
+    return remedies
 
 
 def _replay(learnt: Learnt, changes: Mapping[str, Change], factor: float = 1.0) -> Replayed:
@@ -160,14 +160,14 @@ def _recorded_work(executions: Executions, rows: Integers, changed: bool) -> Wor
 
 def _recorded_members(learnt: Learnt) -> list[tuple[int, ...]]:
     numbers = learnt.requests.numbers.tolist()
-    found = list[tuple[int, ...]]()
+    batches = list[tuple[int, ...]]()
     for executions in learnt.executions.values():
         members: list[list[int]] = [[] for _ in executions.work]
         for request, execution in executions.of_request.items():
             if request >= 0:
                 members[execution].append(numbers[request])
-        found += [tuple(sorted(batch)) for batch in members if batch]
-    return found
+        batches += [tuple(sorted(batch)) for batch in members if batch]
+    return batches
 
 
 def _ms(nanoseconds: float) -> str:

@@ -121,7 +121,7 @@ class Explanation:
             }
             for depth, step in request.walk()
         ]
-        found: dict[str, Any] = {
+        document: dict[str, Any] = {
             "sentences": [*self.sentences],
             "warnings": [*self.warnings],
             "request": {
@@ -139,7 +139,7 @@ class Explanation:
         }
         if self.percentile is not None:
             some = self.percentile
-            found["percentile"] = {
+            document["percentile"] = {
                 "percentile": some.percentile,
                 "requests": some.requests,
                 "threshold_ns": some.threshold_ns,
@@ -156,7 +156,7 @@ class Explanation:
                     for cause in some.causes
                 ],
             }
-        return found
+        return document
 
     def _ids(self) -> Iterator[str]:
         ids = self.log.tables["ids"]
@@ -184,18 +184,18 @@ def answer(log: EventLog, target: str, model: str = "") -> Explanation:
             processors_sentence(explainer, [request]) if cause == "cpu" else "",
         ]
         return Explanation(log, explainer, request, None, [*filter(None, sentences)], warnings)
-    found = explain_percentile(explainer, float(wanted[1]) if wanted else _DEFAULT_PERCENTILE, model)
-    typical = explainer.explain(_typical(explainer, found))
+    percentile = explain_percentile(explainer, float(wanted[1]) if wanted else _DEFAULT_PERCENTILE, model)
+    typical = explainer.explain(_typical(explainer, percentile))
     assert typical is not None
-    first_cause, first_model = found.causes[0].cause, found.causes[0].model
-    slow = [request for number in found.slow if (request := explainer.explain(number)) is not None]
+    first_cause, first_model = percentile.causes[0].cause, percentile.causes[0].model
+    slow = [request for number in percentile.slow if (request := explainer.explain(number)) is not None]
     sentences = [
-        percentile_sentence(found),
+        percentile_sentence(percentile),
         _otherwise(log, first_cause, first_model, slow),
         processors_sentence(explainer, slow) if first_cause == "cpu" else "",
         batching_sentence(explainer, first_model) if model or first_cause in _OF_BATCHING else "",
     ]
-    return Explanation(log, explainer, typical, found, [*filter(None, sentences)], warnings)
+    return Explanation(log, explainer, typical, percentile, [*filter(None, sentences)], warnings)
 
 
 def _otherwise(log: EventLog, cause: str, model: str, requests: Sequence[RequestParts]) -> str:
@@ -209,17 +209,17 @@ def _otherwise(log: EventLog, cause: str, model: str, requests: Sequence[Request
     return f'Simulated, for "{model}": {text}' if text else ""
 
 
-def _typical(explainer: Explainer, found: Percentile) -> int:
+def _typical(explainer: Explainer, percentile: Percentile) -> int:
     """Return the slow request that is closest to their mean, of those to which the first cause matters."""
-    first = found.causes[0]
+    first = percentile.causes[0]
     distances = dict[int, float]()
-    for number in found.slow:
+    for number in percentile.slow:
         request = explainer.explain(number)
         parts = [*request.leaves()] if request is not None else []
         mine = sum(part.ns for part in parts if (part.cause, part.model) == (first.cause, first.model))
-        if mine >= min(first.slow_ns, found.slow_ns / 2):
-            distances[number] = abs(sum(part.ns for part in parts) - found.slow_ns)
-    return min(distances, key=distances.__getitem__, default=found.slow[0])
+        if mine >= min(first.slow_ns, percentile.slow_ns / 2):
+            distances[number] = abs(sum(part.ns for part in parts) - percentile.slow_ns)
+    return min(distances, key=distances.__getitem__, default=percentile.slow[0])
 
 
 def _has_model(log: EventLog, name: str) -> bool:

@@ -31,22 +31,22 @@ def _answer(given: Namespace) -> int:
     from conch.measure.why.source import open_log
 
     log, missing = open_log(given.file, given.url, given.last, given.api_key_file)
-    found = answer(log, given.target, given.model)
-    for warning in (*missing, *found.warnings):
+    explanation = answer(log, given.target, given.model)
+    for warning in (*missing, *explanation.warnings):
         print(f"conch why: {printable(warning)}", file=sys.stderr)
     if given.html is not None:
         from conch.measure.why.report import html_page
 
-        if status := write_text("conch why", given.html, html_page(found)):
+        if status := write_text("conch why", given.html, html_page(explanation)):
             return status
     if given.json:
-        print(json.dumps(found.document(), indent=2, ensure_ascii=False))
+        print(json.dumps(explanation.document(), indent=2, ensure_ascii=False))
     elif given.html is None:
         from rich.console import Console
 
         from conch.measure.why.report import print_answer
 
-        print_answer(found, Console(highlight=False))
+        print_answer(explanation, Console(highlight=False))
     return 0
 
 

@@ -56,10 +56,8 @@ class ExpectedTensors(ExpectedAnswer):
                 return f"output '{name}' is missing"
             if tuple(output.shape) != tuple(shape):
                 return f"output '{name}' has shape {list(output.shape)}, expected {list(shape)}"
-            if bytes(output.data) != data:
-                found = self._compared(name, datatype, bytes(output.data), data)
-                if found:
-                    return found
+            if bytes(output.data) != data and (difference := self._compared(name, datatype, bytes(output.data), data)):
+                return difference
         if self._complete and (surplus := [name for name in outputs if name not in self._outputs]):
             return f"output '{surplus[0]}' is not expected"
         self._equal = answer.body
@@ -134,18 +132,18 @@ def read_http_outputs(body: bytes) -> dict[str, Tensor]:
     Raises ValueError, KeyError or TypeError for an answer that is not well-formed.
     """
     document, end = leading_json(body)
-    found: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
     for entry in document["outputs"]:
         name, datatype, shape = entry["name"], entry["datatype"], entry["shape"]
         size = (entry.get("parameters") or {}).get("binary_data_size")
         if size is None:
-            found[name] = Tensor(name, datatype, shape, _packed(datatype, entry["data"]))
+            outputs[name] = Tensor(name, datatype, shape, _packed(datatype, entry["data"]))
             continue
         if end + size > len(body):
             raise ValueError(f"output '{name}' is cut off")
-        found[name] = Tensor(name, datatype, shape, body[end : end + size])
+        outputs[name] = Tensor(name, datatype, shape, body[end : end + size])
         end += size
-    return found
+    return outputs
 
 
 def _packed(datatype: str, data: Any) -> bytes:
@@ -169,13 +167,13 @@ def read_grpc_outputs(body: bytes) -> dict[str, Tensor]:
         raise ValueError(str(error)) from None
     if len(message.raw_output_contents) != len(message.outputs):
         raise ValueError("outputs without raw contents")
-    found: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
     seen: Counter[str] = Counter()
     for output, data in zip(message.outputs, message.raw_output_contents, strict=True):
         seen[output.name] += 1
         key = output.name if seen[output.name] == 1 else f"{output.name}, response {seen[output.name]}"
-        found[key] = Tensor(output.name, output.datatype, tuple(output.shape), data)
-    return found
+        outputs[key] = Tensor(output.name, output.datatype, tuple(output.shape), data)
+    return outputs
 
 
 def expect_outputs(target: BenchTarget, outputs: Mapping[str, Tensor], tolerance: float) -> ExpectedAnswer | None:

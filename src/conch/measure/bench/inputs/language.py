@@ -196,10 +196,11 @@ class LanguageInputs:
         return PreparedRequest(index, head, body, self._encoder.response, input_tokens=tokens, next_body=next_body)
 
     def _note_distinct(self, writer: PromptWriter) -> None:
-        found = writer.fewest_distinct
-        if found is not None and found < _FEW_PROMPTS:
+        distinct = writer.fewest_distinct
+        if distinct is not None and distinct < _FEW_PROMPTS:
             self.notes.append(
-                f"prompts this short repeat: there are {found:,} different ones, so that a prefix cache may answer them"
+                f"prompts this short repeat: there are {distinct:,} different ones, "
+                "so that a prefix cache may answer them"
             )
 
     def _sizes(self) -> Amount:

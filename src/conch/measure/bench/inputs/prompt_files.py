@@ -24,15 +24,15 @@ class FilePrompt:
 
 def read_lines(path: Path) -> list[FilePrompt]:
     """Return one prompt for each line that is not blank. Raises InputError."""
-    found = [FilePrompt(line.strip()) for line in _text(path).splitlines() if line.strip()]
-    if not found:
+    prompts = [FilePrompt(line.strip()) for line in _text(path).splitlines() if line.strip()]
+    if not prompts:
         raise InputError(f"--input-data {path} has no prompts")
-    return found
+    return prompts
 
 
 def read_json_lines(path: Path) -> list[FilePrompt]:
     """Return the prompts of a JSONL file. Entries of aiperf with the same `session_id` are turns. Raises InputError."""
-    found: list[FilePrompt] = []
+    prompts: list[FilePrompt] = []
     sessions: dict[str, int] = {}
     for number, line in enumerate(_text(path).splitlines(), 1):
         if not line.strip():
@@ -44,17 +44,17 @@ def read_json_lines(path: Path) -> list[FilePrompt]:
         prompt = read_entry(entry, f"--input-data {path}:{number}")
         session = entry.get("session_id") if isinstance(entry, dict) else None
         if session is not None and str(session) in sessions and isinstance(prompt.content, str):
-            before = found[sessions[str(session)]]
-            found[sessions[str(session)]] = FilePrompt(
+            before = prompts[sessions[str(session)]]
+            prompts[sessions[str(session)]] = FilePrompt(
                 before.content, before.output_tokens, (*before.turns, prompt.content)
             )
             continue
         if session is not None:
-            sessions[str(session)] = len(found)
-        found.append(prompt)
-    if not found:
+            sessions[str(session)] = len(prompts)
+        prompts.append(prompt)
+    if not prompts:
         raise InputError(f"--input-data {path} has no prompts")
-    return found
+    return prompts
 
 
 def read_payloads(path: Path, document: Any) -> list[FilePrompt] | None:
@@ -62,12 +62,12 @@ def read_payloads(path: Path, document: Any) -> list[FilePrompt] | None:
     data = document.get("data") if isinstance(document, dict) else None
     if not isinstance(data, list) or not data or not isinstance(data[0], dict) or "payload" not in data[0]:
         return None
-    found = []
+    prompts = []
     for number, entry in enumerate(data):
         payload = entry.get("payload")
-        each = payload[0] if isinstance(payload, list) and payload else payload
-        found.append(read_entry(each, f"--input-data {path}: entry {number}"))
-    return found
+        request = payload[0] if isinstance(payload, list) and payload else payload
+        prompts.append(read_entry(request, f"--input-data {path}: entry {number}"))
+    return prompts
 
 
 def read_entry(entry: Any, where: str) -> FilePrompt:

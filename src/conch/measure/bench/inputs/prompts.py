@@ -100,11 +100,11 @@ class UniqueWords:
         """Return `size` words that no call returned before, unless all have been."""
         words = self.words
         number = (self._start + self._counter.next()) % self.distinct(size)
-        found = []
+        chosen = []
         for _ in range(size):
             number, digit = divmod(number, len(words))
-            found.append(words[digit])
-        return " ".join(found)
+            chosen.append(words[digit])
+        return " ".join(chosen)
 
     def filled(self, text: str) -> str:
         """Return a text with new words where it is marked."""
@@ -116,11 +116,11 @@ class UniqueWords:
 
     def next_body(self, body: bytes) -> Callable[[], bytes] | None:
         """Return what makes the bodies that an encoded, marked prompt stands for; None if it has no whole mark."""
-        found = _MARKED.findall(body)
-        if len(found) != 1:
+        marks = _MARKED.findall(body)
+        if len(marks) != 1:
             return None
-        before, after = body.split(found[0])
-        size = self.fitting(len(found[0]))
+        before, after = body.split(marks[0])
+        size = self.fitting(len(marks[0]))
         return lambda: b"".join((before, self.spelled(size).encode(), after))
 
 
@@ -195,8 +195,8 @@ class PromptWriter:
 
     def _note_distinct(self, size: int) -> None:
         assert self.unique is not None
-        found = self.unique.distinct(size)
-        self.fewest_distinct = found if self.fewest_distinct is None else min(self.fewest_distinct, found)
+        distinct = self.unique.distinct(size)
+        self.fewest_distinct = distinct if self.fewest_distinct is None else min(self.fewest_distinct, distinct)
 
     def prefix(self, number: int, tokens: int) -> list[str]:
         """Return the words of a shared prefix."""
@@ -221,10 +221,10 @@ class PromptWriter:
     def words(self, count: int, rng: np.random.Generator, *, start: bool = True) -> list[str]:
         """Return random words; the first one, at the start of a prompt, is one that may stand there."""
         known = self.vocabulary
-        found = [known.words[number] for number in rng.integers(0, len(known.words), count)]
-        if start and found:
-            found[0] = known.first[int(rng.integers(0, len(known.first)))]
-        return found
+        words = [known.words[number] for number in rng.integers(0, len(known.words), count)]
+        if start and words:
+            words[0] = known.first[int(rng.integers(0, len(known.first)))]
+        return words
 
 
 def _alike(counter: TokenCounter, before: str, words: Sequence[str]) -> list[str]:

@@ -72,8 +72,8 @@ class _HttpRegistrar:
 
     def registered(self) -> list[str]:
         answer = HttpProbe(self._endpoint).get(f"{self._path}/status")
-        found = answer.json if answer.status == 200 else []
-        return [str(region.get("name")) for region in found or () if isinstance(region, dict)]
+        regions = answer.json if answer.status == 200 else []
+        return [str(region.get("name")) for region in regions or () if isinstance(region, dict)]
 
     def _post(self, path: str, document: dict[str, Any]) -> None:
         answer = HttpProbe(self._endpoint).post(path, document)
@@ -200,11 +200,11 @@ class _HttpForm:
     """A decoded request: the bytes of its inputs, the batch, and how to encode it without them."""
 
     def __init__(self, request: PreparedRequest) -> None:
-        found = _JSON_LENGTH.search(request.head)
-        if found is None:
+        match = _JSON_LENGTH.search(request.head)
+        if match is None:
             raise InputError("--shared-memory is for binary tensors, not for tensors in JSON")
-        self._head = request.head[: found.start()] + request.head[found.end() :]
-        length = int(found[1])
+        self._head = request.head[: match.start()] + request.head[match.end() :]
+        length = int(match[1])
         self._document = orjson.loads(request.body[:length])
         self.contents = []
         at = length
@@ -289,7 +289,7 @@ def _started(pid: int) -> int:
 
 
 def _is_stale(name: str) -> bool:
-    found = _NAME.fullmatch(name)
-    if found is None or int(found["space"]) != _pid_space():
+    match = _NAME.fullmatch(name)
+    if match is None or int(match["space"]) != _pid_space():
         return False
-    return _started(int(found["pid"])) != int(found["started"])
+    return _started(int(match["pid"])) != int(match["started"])

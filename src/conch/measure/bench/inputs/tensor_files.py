@@ -32,13 +32,13 @@ def read_streams(path: str, document: Any, model: TargetModel, settings: InputSe
     sequences = isinstance(data[0], list)
     streams = data if sequences else [data]
     checks = validation if sequences else [validation]
-    found = [
+    stream_rows = [
         [reader.row(number, entry, expected) for number, (entry, expected) in enumerate(_paired(rows, checks, index))]
         for index, rows in enumerate(streams)
     ]
-    if not all(found):
+    if not all(stream_rows):
         raise InputError(f"--input-data {path}: a stream has no entries")
-    return InputStreams(found, sequences)
+    return InputStreams(stream_rows, sequences)
 
 
 def _paired(rows: Sequence[Any], checks: Sequence[Any], index: int) -> Iterator[tuple[Any, Any]]:

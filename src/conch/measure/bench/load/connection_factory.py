@@ -101,11 +101,11 @@ def reach(endpoint: Endpoint, timeout_s: float) -> tuple[int, tuple[object, ...]
     Raises ConnectionError with address and cause if it cannot be reached.
     """
     try:
-        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise ConnectionError(f"cannot resolve {endpoint.host!r}: {describe(error)}") from error
     causes: dict[str, None] = {}
-    for family, _, _, _, address in found:
+    for family, _, _, _, address in addresses:
         try:
             with socket.socket(family, socket.SOCK_STREAM) as sock:
                 sock.settimeout(timeout_s)

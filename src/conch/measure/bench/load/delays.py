@@ -26,9 +26,9 @@ class LagHistogram:
 
     def take(self) -> list[tuple[int, int]]:
         """Return (bucket, count) where the count is not 0, and begin again."""
-        found = [(bucket, count) for bucket, count in enumerate(self.counts) if count]
+        counts = [(bucket, count) for bucket, count in enumerate(self.counts) if count]
         self.counts = [0] * BUCKETS
-        return found
+        return counts
 
 
 def upper_edge_ns(bucket: int) -> int:

@@ -72,15 +72,15 @@ def _throttled(root: Path) -> float | None:
         controllers, _, group = rest.partition(":")
         if not controllers:
             folders = [root / "sys/fs/cgroup" / group.lstrip("/"), root / "sys/fs/cgroup"]
-            found = _stat(folders, "throttled_usec", 1e6)
+            seconds = _stat(folders, "throttled_usec", 1e6)
         elif "cpu" in controllers.split(","):
             base = root / "sys/fs/cgroup" / controllers
             cpu = root / "sys/fs/cgroup/cpu"
-            found = _stat([base / group.lstrip("/"), base, cpu / group.lstrip("/"), cpu], "throttled_time", 1e9)
+            seconds = _stat([base / group.lstrip("/"), base, cpu / group.lstrip("/"), cpu], "throttled_time", 1e9)
         else:
             continue
-        if found is not None:
-            return found
+        if seconds is not None:
+            return seconds
     return None
 
 

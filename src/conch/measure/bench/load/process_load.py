@@ -301,8 +301,8 @@ def _factory(plan: LoadPlan, address: tuple[int, tuple[object, ...]]) -> Connect
         return ConnectionFactory(plan.endpoint, address, plan.check)
     from conch.measure.bench.load.grpc.factory import GrpcConnectionFactory  # a load over HTTP/1.1 needs no HPACK
 
-    each = math.ceil(_in_flight(plan) / connection_limit(plan))
-    return GrpcConnectionFactory(plan.endpoint, address, max(_GRPC_REQUESTS_PER_CONNECTION, each), plan.check)
+    per_connection = math.ceil(_in_flight(plan) / connection_limit(plan))
+    return GrpcConnectionFactory(plan.endpoint, address, max(_GRPC_REQUESTS_PER_CONNECTION, per_connection), plan.check)
 
 
 def processes_needed(plan: LoadPlan) -> int:

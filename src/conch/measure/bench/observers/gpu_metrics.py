@@ -22,11 +22,11 @@ _FIELDS = {
 @cache
 def _metrics() -> dict[str, tuple[str, float]]:
     """Return the field of each name of a metric, and the factor from its unit to the base unit."""
-    found: dict[str, tuple[str, float]] = {}
+    fields: dict[str, tuple[str, float]] = {}
     for field, current in _FIELDS.items():
         metric = fields_by_name()[current]
-        found |= {metric.legacy.name: (field, 1 / metric.legacy_factor), metric.current.name: (field, 1.0)}
-    return found
+        fields |= {metric.legacy.name: (field, 1 / metric.legacy_factor), metric.current.name: (field, 1.0)}
+    return fields
 
 
 @dataclass(frozen=True, slots=True)

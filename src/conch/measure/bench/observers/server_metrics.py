@@ -33,13 +33,13 @@ def parse_exposition(text: str) -> Iterator[MetricSeries]:
     for line in text.splitlines():
         if line.startswith("#"):
             continue
-        if found := _SAMPLE.match(line):
+        if sample := _SAMPLE.match(line):
             try:
-                value = float(found[3])
+                value = float(sample[3])
             except ValueError:
                 continue
-            labels = {name: _ESCAPE.sub(_unescaped, raw) for name, raw in _LABEL.findall(found[2] or "")}
-            yield MetricSeries(found[1], labels, value)
+            labels = {name: _ESCAPE.sub(_unescaped, raw) for name, raw in _LABEL.findall(sample[2] or "")}
+            yield MetricSeries(sample[1], labels, value)
 
 
 def _unescaped(escape: re.Match[str]) -> str:

@@ -174,16 +174,16 @@ class Decision:
     condition: Condition
     level: str
     outcome: ConditionOutcome
-    found: Estimate
+    estimate: Estimate
     reason: str = ""
 
 
 def parse_condition(text: str) -> Condition:
     """Parse a condition. Raises ValueError with what would be right."""
-    found = _CONDITION.fullmatch(text)
-    if not found:
+    match = _CONDITION.fullmatch(text)
+    if not match:
         raise ValueError(f"'{text}' is not a condition such as {_EXAMPLES}")
-    quantity, number, unit = found["quantity"].lower(), found["number"].replace("−", "-"), found["unit"] or ""
+    quantity, number, unit = match["quantity"].lower(), match["number"].replace("−", "-"), match["unit"] or ""
     if quantity not in QUANTITIES:
         raise ValueError(f"'{text}': unknown quantity '{quantity}'; known are {', '.join(QUANTITIES)}")
     is_ratio = QUANTITIES[quantity].is_ratio
@@ -195,7 +195,7 @@ def parse_condition(text: str) -> Condition:
         wanted = "%" if is_ratio else "ns, us, ms or s" if is_time else "/s"
         raise ValueError(f"'{text}': {quantity} needs the unit {wanted}")
     limit = float(number) * _FACTORS[unit]
-    return Condition(text.strip(), quantity, found["sign"][0] == ">", limit, relative, found["level"] or "")
+    return Condition(text.strip(), quantity, match["sign"][0] == ">", limit, relative, match["level"] or "")
 
 
 def decide(conditions: Sequence[Condition], effects: Sequence[Effect]) -> tuple[Decision, ...]:
@@ -205,16 +205,16 @@ def decide(conditions: Sequence[Condition], effects: Sequence[Effect]) -> tuple[
 
 
 def _matching(condition: Condition, effects: Sequence[Effect]) -> list[Effect]:
-    found = [
+    matching = [
         effect for effect in effects if effect.quantity == condition.quantity and condition.level in ("", effect.level)
     ]
-    if not found:
+    if not matching:
         levels = ", ".join(dict.fromkeys(effect.level for effect in effects)) or "none"
         where = f" at level {condition.level}" if condition.level else ""
         raise ValueError(
             f"'{condition.text}': {condition.quantity} was not measured on both sides{where}; levels of both: {levels}"
         )
-    return found
+    return matching
 
 
 def _decide(condition: Condition, effect: Effect, decisions: int) -> Decision:
@@ -224,7 +224,7 @@ def _decide(condition: Condition, effect: Effect, decisions: int) -> Decision:
     if low is None or high is None:
         reason = "too few requests for an interval"
         return Decision(condition, effect.level, ConditionOutcome.UNDECIDED, estimate, reason)
-    found = Estimate(estimate.value, low, high)
+    widened = Estimate(estimate.value, low, high)
     holds, fails = (
         (low > condition.limit, high <= condition.limit)
         if condition.above
@@ -237,7 +237,7 @@ def _decide(condition: Condition, effect: Effect, decisions: int) -> Decision:
         ConditionOutcome.HOLDS if holds else ConditionOutcome.DOES_NOT_HOLD if fails else ConditionOutcome.UNDECIDED
     )
     reason = "the interval contains the limit; measure longer" if outcome is ConditionOutcome.UNDECIDED else ""
-    return Decision(condition, effect.level, outcome, found, reason)
+    return Decision(condition, effect.level, outcome, widened, reason)
 
 
 def _widened(estimate: Estimate, decisions: int, *, logarithmic: bool) -> tuple[float | None, float | None]:

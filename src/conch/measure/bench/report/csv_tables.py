@@ -76,7 +76,7 @@ def _long_rows(measurement: Measurement) -> Iterator[list[str]]:
     }
     values = {name: Estimate(value) for name, value in plain.items() if value is not None}
     values |= {
-        name: found for name, quantity in QUANTITIES.items() if (found := quantity.read(measurement)) is not None
+        name: measured for name, quantity in QUANTITIES.items() if (measured := quantity.read(measurement)) is not None
     }
     for name, estimate in values.items():
         numbers = (estimate.value, estimate.low, estimate.high)

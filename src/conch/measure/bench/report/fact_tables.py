@@ -63,8 +63,8 @@ def key_figures(certificate: Certificate) -> list[tuple[str, str, str]]:
 def _split(text: str, at: str) -> tuple[str, str]:
     """Return a value, and its interval as a remark."""
     for sign in (" ±", " −"):
-        value, found, interval = text.partition(sign)
-        if found:
+        value, separator, interval = text.partition(sign)
+        if separator:
             return value, f"{sign.strip()}{interval} {at}".strip()
     return text, at
 

@@ -58,15 +58,15 @@ def _columns(percentiles: Sequence[str]) -> list[LevelColumn]:
 
 def remarks(measurements: Sequence[Measurement]) -> list[str]:
     """Return what a reader of the table must know: percentiles of few requests, how tokens are counted."""
-    found = [_scarce_percentiles(measurements)]
+    remarks = [_scarce_percentiles(measurements)]
     sources = sorted({measurement.tokens.source for measurement in measurements if measurement.tokens})
-    found += [
+    remarks += [
         f"Tokens are counted by {source}: the server does not report them." for source in sources if source != "usage"
     ]
     if any(measurement.responses for measurement in measurements):
-        found.append("TTFR is the time to the first response, Gap the time between two responses of a request.")
-    found += [_prompts(measurements)]
-    return [remark for remark in found if remark]
+        remarks.append("TTFR is the time to the first response, Gap the time between two responses of a request.")
+    remarks += [_prompts(measurements)]
+    return [remark for remark in remarks if remark]
 
 
 def _prompts(measurements: Sequence[Measurement]) -> str:

@@ -49,7 +49,7 @@ def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def markdown_text(text: str) -> str:
     """Return a text in one line in which nothing is markup, a mention or a reference."""
     line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
-    return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", line)
+    return _SPECIAL.sub(lambda match: f"&#{ord(match[0])};", line)
 
 
 def _code(line: str) -> str:

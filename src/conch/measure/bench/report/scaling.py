@@ -67,17 +67,17 @@ def find_saturation(measurements: Sequence[Measurement]) -> Saturation | None:
 def _saturation_of_concurrency(levels: Sequence[Measurement]) -> Saturation:
     unit = work_unit(levels)
     highest = max(work_rate(level) for level in levels)
-    found = next(level for level in levels if work_rate(level) >= _NEARLY * highest)
-    reached = found is not levels[-1]
+    saturated = next(level for level in levels if work_rate(level) >= _NEARLY * highest)
+    reached = saturated is not levels[-1]
     knee = _knee(levels)
-    rate = f"{format_value(work_rate(found), PLAIN)} {unit}"
+    rate = f"{format_value(work_rate(saturated), PLAIN)} {unit}"
     if reached:
-        message = f"Throughput saturates at concurrency {found.level.label}: {rate}; more adds latency only."
+        message = f"Throughput saturates at concurrency {saturated.level.label}: {rate}; more adds latency only."
     else:
-        message = f"Saturation is not reached: throughput still grows at concurrency {found.level.label} ({rate})."
+        message = f"Saturation is not reached: throughput still grows at concurrency {saturated.level.label} ({rate})."
     if knee is not None and reached:
         message += f" Requests wait for each other from a concurrency of about {max(knee, 1.0):.2g}."
-    return Saturation(reached, found.level.label, work_rate(found), unit, knee, message)
+    return Saturation(reached, saturated.level.label, work_rate(saturated), unit, knee, message)
 
 
 def _knee(levels: Sequence[Measurement]) -> float | None:
@@ -95,11 +95,11 @@ def _saturation_of_rate(levels: Sequence[Measurement]) -> Saturation:
     if not missed:
         message = f"Saturation is not reached: the server keeps up with {levels[-1].level.label}."
         return Saturation(False, levels[-1].level.label, levels[-1].throughput.value, "req/s", None, message)
-    found = kept[-1] if kept else levels[0]
+    last = kept[-1] if kept else levels[0]
     peak = format_value(highest.throughput.value, PLAIN)
-    keeps_up = f"keeps up with {found.level.label}" if kept else f"does not keep up with {found.level.label}"
+    keeps_up = f"keeps up with {last.level.label}" if kept else f"does not keep up with {last.level.label}"
     message = f"The server {keeps_up}; the highest throughput measured is {peak} req/s."
-    return Saturation(True, found.level.label, found.throughput.value, "req/s", None, message)
+    return Saturation(True, last.level.label, last.throughput.value, "req/s", None, message)
 
 
 def _most(measurement: Measurement) -> float:

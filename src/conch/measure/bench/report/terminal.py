@@ -71,11 +71,11 @@ def _parts(certificate: Certificate, console: Console) -> Iterator[RenderableTyp
 
 def effects_renderable(effects: Sequence[Effect], columns: int) -> RenderableType:
     """Return the table of effects for a width."""
-    found = effect_table(effects)
-    styles = [{found.head.index("Verdict"): EFFECT_STYLES.get(effect.verdict, "")} for effect in effects]
+    table = effect_table(effects)
+    styles = [{table.head.index("Verdict"): EFFECT_STYLES.get(effect.verdict, "")} for effect in effects]
     if columns < _MIN_TABLE_COLUMNS:
-        return Group(*(_listed(found.head, row) for row in found.rows))
-    return Group(*(_table(found.head, found.rows, part, styles) for part in _split(found.head, found.rows, columns, 2)))
+        return Group(*(_listed(table.head, row) for row in table.rows))
+    return Group(*(_table(table.head, table.rows, part, styles) for part in _split(table.head, table.rows, columns, 2)))
 
 
 def note_line(note: Note) -> Text:

@@ -14,7 +14,7 @@ from conch.measure.bench.statistics.quantities import ERROR_RATIO, QUANTITIES, C
 from conch.measure.bench.statistics.time_slices import MAX_SLICES
 
 MIN_ROUNDS = 4
-_HEADLINES = (*(name for name, each in QUANTITIES.items() if each.shown), ERROR_RATIO)
+_HEADLINES = (*(name for name, quantity in QUANTITIES.items() if quantity.shown), ERROR_RATIO)
 VERDICT_LEVEL = 0.99
 """Measurements in turn are "better" or "worse" if an interval of this confidence is without 0: 1 % of A/A comparisons.
 
@@ -26,8 +26,7 @@ def compare_rounds(a: Sequence[Measurement], b: Sequence[Measurement]) -> tuple[
     """Return the effects of B against A, of measurements at one level that were taken in turn."""
     if not a or len(a) != len(b):
         raise ValueError(f"A and B need the same number of rounds, got {len(a)} and {len(b)}")
-    effects = (effect(name, a, b) for name in _HEADLINES)
-    return tuple(each for each in effects if each is not None)
+    return tuple(compared for name in _HEADLINES if (compared := effect(name, a, b)) is not None)
 
 
 def effect(name: str, a: Sequence[Measurement], b: Sequence[Measurement]) -> Effect | None:
@@ -48,10 +47,12 @@ def change_of(name: str, pairs: Sequence[tuple[Estimate, Estimate]], level: floa
     """
     if name == ERROR_RATIO:
         return _difference(pairs, level)
-    found = _difference([(_log(x), _log(y)) for x, y in pairs], level)
-    if found.low is None or found.high is None:
-        return Estimate(math.expm1(found.value))
-    return Estimate(math.expm1(found.value), math.expm1(min(found.low, 700.0)), math.expm1(min(found.high, 700.0)))
+    difference = _difference([(_log(x), _log(y)) for x, y in pairs], level)
+    if difference.low is None or difference.high is None:
+        return Estimate(math.expm1(difference.value))
+    return Estimate(
+        math.expm1(difference.value), math.expm1(min(difference.low, 700.0)), math.expm1(min(difference.high, 700.0))
+    )
 
 
 def verdict_of(change: Estimate, quantity: ComparedQuantity) -> str:
@@ -61,24 +62,24 @@ def verdict_of(change: Estimate, quantity: ComparedQuantity) -> str:
     return "better" if (change.low > 0) == quantity.higher_is_better else "worse"
 
 
-def describe(found: Effect) -> str:
+def describe(effect: Effect) -> str:
     """Return an effect in words, such as "p99: +7.1 % (+5 % to +9.2 %): B is worse"."""
-    change, points = found.change, " points" if found.quantity == ERROR_RATIO else " %"
+    change, points = effect.change, " points" if effect.quantity == ERROR_RATIO else " %"
     if change.low is None or change.high is None:
-        return f"{found.quantity}: {_signed(change.value, points)}, without an interval: too few requests"
-    text = f"{found.quantity}: {_signed(change.value, points)} ({_signed(change.low, points)} to "
+        return f"{effect.quantity}: {_signed(change.value, points)}, without an interval: too few requests"
+    text = f"{effect.quantity}: {_signed(change.value, points)} ({_signed(change.low, points)} to "
     text += f"{_signed(change.high, points)})"
-    if found.verdict == "undecided":
+    if effect.verdict == "undecided":
         return f"{text}: no difference is shown"
-    return f"{text}: B is {found.verdict}"
+    return f"{text}: B is {effect.verdict}"
 
 
 def verdict_text(effects: Sequence[Effect]) -> str:
     """Return the effects that are certain in one sentence, or that there are none, with the interval of P99."""
-    certain = [each for each in effects if each.verdict != "undecided"]
+    certain = [effect for effect in effects if effect.verdict != "undecided"]
     if certain:
-        return "; ".join(describe(each) for each in certain)
-    headline = [each for each in effects if each.quantity == "p99"] or list(effects[:1])
+        return "; ".join(describe(effect) for effect in certain)
+    headline = [effect for effect in effects if effect.quantity == "p99"] or list(effects[:1])
     return describe(headline[0]) if headline else "no quantity was measured on both sides"
 
 
@@ -100,7 +101,7 @@ def _difference(pairs: Sequence[tuple[Estimate, Estimate]], level: float) -> Est
     differences = [y.value - x.value for x, y in pairs]
     mean = sum(differences) / rounds
     if rounds >= MIN_ROUNDS:
-        variance = sum((each - mean) ** 2 for each in differences) / (rounds - 1)
+        variance = sum((difference - mean) ** 2 for difference in differences) / (rounds - 1)
         reach = t_quantile((1 + level) / 2, rounds - 1) * math.sqrt(variance / rounds)
         return Estimate(mean, mean - reach, mean + reach)
     below = above = 0.0
@@ -119,8 +120,8 @@ def _combined(values: Sequence[Estimate], name: str) -> Estimate:
     if len(values) == 1:
         return values[0]
     if name == ERROR_RATIO:
-        return Estimate(sum(each.value for each in values) / len(values))
-    return Estimate(math.exp(sum(math.log(each.value) for each in values) / len(values)))
+        return Estimate(sum(estimate.value for estimate in values) / len(values))
+    return Estimate(math.exp(sum(math.log(estimate.value) for estimate in values) / len(values)))
 
 
 def _signed(value: float, unit: str) -> str:

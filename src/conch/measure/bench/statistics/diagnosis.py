@@ -109,11 +109,11 @@ def _lags(measured: Measurement, client: ClientHealth) -> Iterator[_Lag]:
 
 def _large(times_s: tuple[float, float], of: TimeDistribution, name: str, text: str, remedy: str) -> Iterator[_Lag]:
     """Yield one of the lags of P50 and P99 if it is large; rather one that also is long."""
-    found = [
+    lags = [
         _Lag(key, lag, lag / max(of.percentiles[key].value, 1e-9), name, text.format(many, duration_text(lag)), remedy)
         for key, many, lag in zip(("50", "99"), ("half of all", "1 % of all"), times_s, strict=True)
     ]
-    large = [each for each in found if each.share > _MAX_LAG_SHARES[each.percentile] and each.time_s > _MIN_NOTED_LAG_S]
+    large = [lag for lag in lags if lag.share > _MAX_LAG_SHARES[lag.percentile] and lag.time_s > _MIN_NOTED_LAG_S]
     yield from [lag for lag in large if lag.time_s > _MIN_LAG_S][:1] or large[:1]
 
 
@@ -198,11 +198,11 @@ def _time_notes(evidence: Evidence) -> Iterator[Note]:
     if latency is None:
         return
     good = columns.ended & columns.is_ok
-    found = None
+    steady = None
     if evidence.is_load_steady:
-        found = steadiness(columns.done_s[good], columns.latency_s[good], evidence.span)
-    if found is not None and (found.since_s is None or found.since_s > evidence.span[0] + 1e-9):
-        yield _not_steady(found, evidence)
+        steady = steadiness(columns.done_s[good], columns.latency_s[good], evidence.span)
+    if steady is not None and (steady.since_s is None or steady.since_s > evidence.span[0] + 1e-9):
+        yield _not_steady(steady, evidence)
     known = ~(columns.outcome == RequestOutcome.UNFINISHED)
     stalls = find_stalls(
         columns.intended_s, np.where(known, columns.done_s, np.inf), evidence.span, latency.percentiles["50"].value
@@ -210,7 +210,7 @@ def _time_notes(evidence: Evidence) -> Iterator[Note]:
     if len(stalls.starts_s):
         yield _stalled(stalls, evidence)
     level = evidence.measured.level
-    if evidence.is_open_loop and level.kind == "rate" and found is not None and found.since_s is None:
+    if evidence.is_open_loop and level.kind == "rate" and steady is not None and steady.since_s is None:
         shortfall = 1 - evidence.measured.throughput.value / level.value
         if shortfall > _MAX_RATE_SHORTFALL and "ok" in evidence.measured.outcomes:
             rate = evidence.measured.throughput.value
@@ -222,12 +222,12 @@ def _time_notes(evidence: Evidence) -> Iterator[Note]:
         yield Note("bimodal", "info", f"{text} ({100 * modes[2]:.0f} % of requests): a mean says little")
 
 
-def _not_steady(found: Steadiness, evidence: Evidence) -> Note:
+def _not_steady(steady: Steadiness, evidence: Evidence) -> Note:
     start, end = evidence.span
-    if found.since_s is None:
-        return Note("not-steady", "warning", f"not steady in the window of {end - start:.3g} s: {found.trend_text}")
-    at = found.since_s - start
-    text = f"steady only from {at:.1f} s after the start of the window; {found.trend_text}"
+    if steady.since_s is None:
+        return Note("not-steady", "warning", f"not steady in the window of {end - start:.3g} s: {steady.trend_text}")
+    at = steady.since_s - start
+    text = f"steady only from {at:.1f} s after the start of the window; {steady.trend_text}"
     return Note("not-steady", "warning", f"{text}; use a longer --warm-up")
 
 
@@ -248,7 +248,7 @@ def _sample_notes(measured: Measurement) -> Iterator[Note]:
     latency = measured.latency
     if latency is None:
         return
-    missing = [key for key, each in latency.percentiles.items() if each.high is None]
+    missing = [key for key, estimate in latency.percentiles.items() if estimate.high is None]
     if missing:
         lowest = min(missing, key=lambda key: _needed(float(key)))
         names = ", ".join(f"P{key}" for key in missing)

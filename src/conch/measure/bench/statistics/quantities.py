@@ -95,14 +95,20 @@ def _times(
 
 
 _ALL = (
-    ComparedQuantity("throughput", lambda each: each.throughput, higher_is_better=True, shown=True),
+    ComparedQuantity("throughput", lambda measurement: measurement.throughput, higher_is_better=True, shown=True),
     ComparedQuantity(
-        "output_rate", lambda each: each.tokens.output_rate if each.tokens else None, higher_is_better=True, shown=True
+        "output_rate",
+        lambda measurement: measurement.tokens.output_rate if measurement.tokens else None,
+        higher_is_better=True,
+        shown=True,
     ),
     ComparedQuantity(
-        "response_rate", lambda each: each.responses.rate if each.responses else None, higher_is_better=True, shown=True
+        "response_rate",
+        lambda measurement: measurement.responses.rate if measurement.responses else None,
+        higher_is_better=True,
+        shown=True,
     ),
-    ComparedQuantity("goodput", lambda each: each.goodput, higher_is_better=True, shown=True),
+    ComparedQuantity("goodput", lambda measurement: measurement.goodput, higher_is_better=True, shown=True),
     *_times("", _latency, ("50", "95", "99")),
     *_times("ttft_", _first_token, ("50", "99")),
     *_times("itl_", _inter_token, ("50", "99")),
@@ -110,4 +116,4 @@ _ALL = (
     *_times("gap_", _response_gap, ("50", "99")),
     ComparedQuantity(ERROR_RATIO, _error_ratio, is_ratio=True),
 )
-QUANTITIES = {each.name: each for each in _ALL}
+QUANTITIES = {quantity.name: quantity for quantity in _ALL}

@@ -26,7 +26,7 @@ def per_second(
     is_error = (columns.outcome >= 1) & (columns.outcome <= 6)
     waiting = np.cumsum(np.bincount(due, minlength=seconds + 1) - np.bincount(done, minlength=seconds + 1))[:seconds]
     p50, p99 = _percentiles(columns.latency_s[columns.is_ok], done[columns.is_ok], seconds)
-    found = {
+    series = {
         "throughput": _floats(finished),
         "errors": _floats(np.bincount(done[is_error], minlength=seconds + 1)[:seconds]),
         "in_flight": _floats(waiting),
@@ -35,8 +35,8 @@ def per_second(
     }
     if tokens is not None:
         at = np.clip(tokens.received_s, 0, seconds).astype(np.uint32)
-        found[name] = _floats(np.bincount(at, tokens.tokens, minlength=seconds + 1)[:seconds])
-    return found
+        series[name] = _floats(np.bincount(at, tokens.tokens, minlength=seconds + 1)[:seconds])
+    return series
 
 
 def _floats(values: NDArray[np.float64] | NDArray[np.int64]) -> tuple[float, ...]:

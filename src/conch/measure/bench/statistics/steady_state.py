@@ -42,8 +42,8 @@ class Steadiness:
 def steady_since(records: Records, start_ns: int, now_ns: int) -> int | None:
     """Return the time since which a run is steady, None if it is not yet, or if too few requests ended to say."""
     done, latency = _finished(records, start_ns)
-    found = steadiness(done, latency, (0.0, (now_ns - start_ns) * NS))
-    return None if found is None or found.since_s is None else start_ns + round(found.since_s / NS)
+    steady = steadiness(done, latency, (0.0, (now_ns - start_ns) * NS))
+    return None if steady is None or steady.since_s is None else start_ns + round(steady.since_s / NS)
 
 
 def steadiness(
@@ -82,7 +82,7 @@ def _filled(logs: NDArray[np.float64], ended: NDArray[np.float64]) -> NDArray[np
 def _later_change(ended: NDArray[np.float64], latency: NDArray[np.float64]) -> int | None:
     """Return how many intervals to cut off: up to the later change of the two series; None if there is none."""
     relative = ended / max(float(ended.mean()), 1e-12)
-    return max((cut for each in (relative, latency) if (cut := _cut(each)) is not None), default=None)
+    return max((cut for values in (relative, latency) if (cut := _cut(values)) is not None), default=None)
 
 
 def _cut(series: NDArray[np.float64]) -> int | None:

@@ -60,8 +60,8 @@ class StoppingRule:
         self._looks += 1
         self._next_count = int(len(values) * _GROWTH) + 1
         alpha = (1 - DEFAULT_LEVEL) / (self._looks * (self._looks + 1))
-        found = percentile_estimate(values, times, (0.0, elapsed_s), self._percentile, 1 - alpha)
-        self._last = found
-        if found.low is None or found.high is None:
+        estimate = percentile_estimate(values, times, (0.0, elapsed_s), self._percentile, 1 - alpha)
+        self._last = estimate
+        if estimate.low is None or estimate.high is None:
             return False
-        return (found.high - found.low) / 2 <= self._half_width_ratio * found.value
+        return (estimate.high - estimate.low) / 2 <= self._half_width_ratio * estimate.value

@@ -165,7 +165,7 @@ def _goodput(
 def _outcomes(columns: RequestColumns) -> dict[str, int]:
     counts = np.bincount(columns.outcome[columns.ended], minlength=len(RequestOutcome))
     counts[RequestOutcome.UNFINISHED] = int(columns.overdue.sum()) + columns.excluded
-    return {each.name.lower(): int(counts[each]) for each in RequestOutcome if counts[each]}
+    return {outcome.name.lower(): int(counts[outcome]) for outcome in RequestOutcome if counts[outcome]}
 
 
 def _most_frequent(errors: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

@@ -39,11 +39,14 @@ def time_distribution(
     order = np.argsort(values) if weights is not None else None
     ordered = np.sort(values) if order is None else values[order]
     reached = None if weights is None or order is None else np.cumsum(weights[order])
-    found = {percentile_key(each): _percentile(each / 100, values, ordered, reached, slices, weights) for each in asked}
+    estimates = {
+        percentile_key(percentile): _percentile(percentile / 100, values, ordered, reached, slices, weights)
+        for percentile in asked
+    }
     return TimeDistribution(
         count=round(slices.total),
         mean=mean_estimate(values, slices, weights),
-        percentiles=found,
+        percentiles=estimates,
         max=float(ordered[-1]),
         histogram=histogram(ordered, reached),
     )

@@ -73,8 +73,8 @@ def rate_estimate(
     """Return the events, or their weights, per second from `start` to `end`; the interval is from equal slices."""
     duration = end - start
     inside = (times >= start) & (times < end)
-    found, weight = times[inside], None if weights is None else weights[inside]
-    slices = slice_times(found, start, end, weight)
+    kept, weight = times[inside], None if weights is None else weights[inside]
+    slices = slice_times(kept, start, end, weight)
     rate = slices.total / duration
     if slices.count == 1:
         return Estimate(rate)

@@ -202,9 +202,9 @@ def discover(
         return _Discovery(parse_address(url), protocol, named, tls, metrics=metrics).run(model, version)
     places = [LOCAL_GRPC] if protocol in _GRPC else [LOCAL_HTTP, LOCAL_GRPC] if protocol is None else [LOCAL_HTTP]
     for url in places:
-        found = _Discovery(parse_address(url), protocol, named, tls, metrics=metrics)
+        discovery = _Discovery(parse_address(url), protocol, named, tls, metrics=metrics)
         try:
-            return found.run(model, version)
+            return discovery.run(model, version)
         except TargetError as error:
             if "nothing listens" not in error.message:
                 raise
@@ -265,16 +265,16 @@ class _Discovery:
     def _http(self, endpoint: Endpoint, probe: HttpProbe, model: str | None, version: str) -> BenchTarget:
         kserve = KServeHttp(probe, self._root)
         openai = OpenAiApi(probe, self._address.path)
-        found = [api for api in (kserve, openai) if self._answers(api)]
-        if not found:
+        apis = [api for api in (kserve, openai) if self._answers(api)]
+        if not apis:
             if self._key_needed is not None:
                 raise self._key_needed
             raise not_an_inference_server(probe, probe.get(f"{self._root}/v2"))
         if self._protocol in _GRPC:
             raise self._wrong_port("speaks HTTP", "8001", self._protocol)
         if model is None:
-            model = only_model(self._address.place, self._rows(found))
-        v2, by_openai = (api if api in found else None for api in (kserve, openai))
+            model = only_model(self._address.place, self._rows(apis))
+        v2, by_openai = (api if api in apis else None for api in (kserve, openai))
         return self._http_target(endpoint, v2, by_openai, model, version)
 
     def _answers(self, api: ServerApi) -> bool:
@@ -320,16 +320,16 @@ class _Discovery:
 
     def _protocols(self, by_v2: TargetModel | None, by_openai: TargetModel | None) -> tuple[Protocol, ...]:
         """Return the protocols over HTTP by which the model can be used, the best first."""
-        found: list[Protocol] = []
+        protocols: list[Protocol] = []
         if by_openai is not None:
-            found.append(Protocol.OPENAI)
+            protocols.append(Protocol.OPENAI)
         if by_v2 is not None:
             generate = [Protocol.GENERATE] if by_v2.kind is ModelKind.LANGUAGE else []
             tensors = [] if by_v2.decoupled else [Protocol.HTTP]
             by_tensors = generate + tensors or [Protocol.GENERATE]
             language = by_openai is not None and by_openai.kind is ModelKind.LANGUAGE
-            found = found + by_tensors if language or by_openai is None else by_tensors + found
-        return tuple(found)
+            protocols = protocols + by_tensors if language or by_openai is None else by_tensors + protocols
+        return tuple(protocols)
 
     def _unavailable(self, protocol: Protocol, protocols: Sequence[Protocol], name: str) -> TargetError:
         if protocol is Protocol.OPENAI and self._key_needed is not None:
@@ -385,16 +385,16 @@ class _Discovery:
         api.known = replace(identity, name=server_name(identity.name, identity.version))
         rows = api.models()
         name = model or only_model(self._address.place, rows)
-        found = api.model(name, version)
-        if found is None:
+        target = api.model(name, version)
+        if target is None:
             raise unknown_model(self._address.place, name, version, rows)
-        protocol = self._protocol or (Protocol.GRPC_STREAM if found.decoupled else Protocol.GRPC)
-        if protocol is Protocol.GRPC and found.decoupled:
+        protocol = self._protocol or (Protocol.GRPC_STREAM if target.decoupled else Protocol.GRPC)
+        if protocol is Protocol.GRPC and target.decoupled:
             raise TargetError(f"model '{name}' is decoupled: it may send several responses; use grpc-stream")
         if protocol not in _GRPC:
             raise self._wrong_port("speaks gRPC", "8000", protocol)
-        protocols = (Protocol.GRPC_STREAM,) if found.decoupled else _GRPC
-        return self._target(endpoint, api, found, protocol, protocols, api)
+        protocols = (Protocol.GRPC_STREAM,) if target.decoupled else _GRPC
+        return self._target(endpoint, api, target, protocol, protocols, api)
 
     def _not_grpc(self, failure: TargetError) -> TargetError:
         """Return the error for a port without gRPC: it expects TLS, or speaks HTTP/1.1, or something else."""

@@ -49,8 +49,8 @@ class ServerIdentity:
 
 def check_loading(message: str) -> None:
     """Raise ModelLoading for the error of a Conch server whose model is loading."""
-    if found := _LOADING.search(message):
-        raise ModelLoading(found[0])
+    if loading := _LOADING.search(message):
+        raise ModelLoading(loading[0])
 
 
 def server_name(name: str, version: str) -> str:
@@ -189,12 +189,12 @@ class KServeHttp(ServerApi):
         document = answer.json
         if answer.status != 200 or not isinstance(document, dict):
             return None
-        found = []
+        models = []
         for name, entry in document.items():
             states = [row.get("state") for row in (entry or {}).get("model_version_status", ())]
             ready = "AVAILABLE" in states
-            found.append(ListedModel(name, ready, "" if ready else ", ".join(map(str, states))))
-        return found
+            models.append(ListedModel(name, ready, "" if ready else ", ".join(map(str, states))))
+        return models
 
 
 def model_path(base_path: str, name: str, version: str) -> str:

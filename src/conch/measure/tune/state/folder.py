@@ -119,7 +119,7 @@ class TrialLog:
         self._digest = digest(environment)
         self._earlier: defaultdict[str, deque[Trial]] = defaultdict(deque)
         self._fresh = fresh
-        self.found = 0
+        self.count = 0
 
     def read(self) -> None:
         """Read earlier trials. A last line that was cut off is ignored. Raises OSError."""
@@ -134,7 +134,7 @@ class TrialLog:
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 continue
             self._earlier[_key(trial.settings, trial.effort, trial.purpose)].append(trial)
-            self.found += 1
+            self.count += 1
 
     def earlier(self, settings: Mapping[str, Value], effort: float, purpose: str) -> Trial | None:
         """Return an earlier trial with these settings, once."""

@@ -51,7 +51,7 @@ def test_damaged_trials_are_ignored(folder: StateFolder, text: str) -> None:
     folder.trials.chmod(0o600)
     log = TrialLog(folder, {})
     log.read()
-    assert log.found == 0
+    assert log.count == 0
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_trials_of_wrong_types_are_ignored(folder: StateFolder, change: dict[str
     log = TrialLog(folder, {})
     log.append(Trial({"batch": 1, "sizes": (1, 2), "name": None}, 1.0, {"p99": 0.5}, notes=("n",)))
     log.read()
-    assert log.found == 1
+    assert log.count == 1
     line = json.loads(folder.trials.read_text())
     folder.trials.write_text(json.dumps({**line, **change}))
     log = TrialLog(folder, {})
     log.read()
-    assert log.found == 0
+    assert log.count == 0
 
 
 def test_names_in_state_do_not_control_the_terminal(folder: StateFolder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,4 +166,4 @@ def test_a_full_disk_does_not_end_a_run(folder: StateFolder) -> None:
     runner._append(trial)
     log = TrialLog(folder, {})
     log.read()
-    assert log.found == 1
+    assert log.count == 1

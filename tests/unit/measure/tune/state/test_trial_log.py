@@ -19,7 +19,7 @@ def test_trials_are_found_again_each_once(folder: StateFolder) -> None:
     TrialLog(folder, {"server": "a"}).append(TRIAL)
     log = TrialLog(folder, {"server": "a"})
     log.read()
-    assert log.found == 1
+    assert log.count == 1
     assert log.earlier(TRIAL.settings, 1.0, "search") == TRIAL
     assert log.earlier(TRIAL.settings, 1.0, "search") is None
 
@@ -28,7 +28,7 @@ def test_another_environment_has_no_trials(folder: StateFolder) -> None:
     TrialLog(folder, {"server": "a"}).append(TRIAL)
     log = TrialLog(folder, {"server": "b"})
     log.read()
-    assert log.found == 0
+    assert log.count == 0
 
 
 def test_a_line_that_was_cut_off_is_ignored_and_does_not_spoil_the_next(folder: StateFolder) -> None:
@@ -39,7 +39,7 @@ def test_a_line_that_was_cut_off_is_ignored_and_does_not_spoil_the_next(folder: 
     log.append(TRIAL)
     again = TrialLog(folder, {})
     again.read()
-    assert again.found == 2
+    assert again.count == 2
 
 
 def test_folders_of_models_and_servers_differ(tmp_path: Path) -> None:

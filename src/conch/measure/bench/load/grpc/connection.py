@@ -96,12 +96,12 @@ class GrpcConnection(Http2ClientConnection):
         self.room()
 
     def requests(self) -> list[LoadRequest]:
-        found = list(self._waiting)
+        requests = list(self._waiting)
         for stream in self.streams():
             if stream.request is not None:
-                found.append(stream.request)
-            found += stream.pending.values()
-        return found
+                requests.append(stream.request)
+            requests += stream.pending.values()
+        return requests
 
     # Http2ClientConnection.
 

@@ -42,20 +42,20 @@ class RateCurve:
 
     def segments_until(self, duration_s: float) -> list[RateSegment]:
         """Return the segments of the first `duration_s` seconds, the last one cut."""
-        found, at, index = list[RateSegment](), 0.0, 0
+        segments, at, index = list[RateSegment](), 0.0, 0
         while at < duration_s:
             if index >= len(self.segments) and not self.repeats:
                 end_rate = self.segments[-1].end_rate
-                found.append(RateSegment(duration_s - at, end_rate, end_rate))
+                segments.append(RateSegment(duration_s - at, end_rate, end_rate))
                 break
             segment = self.segments[index % len(self.segments)]
             left = duration_s - at
             if segment.duration_s > left:
                 end_rate = segment.start_rate + (segment.end_rate - segment.start_rate) * left / segment.duration_s
                 segment = RateSegment(left, segment.start_rate, end_rate)
-            found.append(segment)
+            segments.append(segment)
             at, index = at + segment.duration_s, index + 1
-        return found
+        return segments
 
     def mean_rate(self, duration_s: float) -> float:
         """Return the mean requests per second over the first `duration_s` seconds."""
@@ -196,11 +196,11 @@ def parse_rates(text: str) -> tuple[float, ...]:
     size = _rate(step.removeprefix("x"), text, form)
     if end < start or (multiplies and size <= 1) or (not multiplies and (end - start) / size > 10_000):
         raise ValueError(f"'{text}' is not valid: the range must ascend in at most 10000 steps; expected {form}")
-    found, value = list[float](), start
+    rates, value = list[float](), start
     while value <= end * (1 + 1e-9):
-        found.append(value)
-        value = value * size if multiplies else start + size * len(found)
-    return tuple(found)
+        rates.append(value)
+        value = value * size if multiplies else start + size * len(rates)
+    return tuple(rates)
 
 
 def parse_ramp(text: str, duration_s: float | None = None) -> RateCurve:

@@ -36,13 +36,13 @@ def read_benchmark(path: Path) -> dict[str, Any]:
 
 def embedded_json(page: bytes) -> bytes:
     """Return the JSON within an HTML report. Raises ValueError without one."""
-    found = _EMBEDDED.search(page)
-    if not found:
+    match = _EMBEDDED.search(page)
+    if not match:
         raise ValueError("the page has no embedded certificate")
-    if not found[1]:
-        return found[2]
+    if not match[1]:
+        return match[2]
     try:
-        content = zlib.decompressobj(wbits=31).decompress(base64.b64decode(found[2]), _MAX_BYTES)
+        content = zlib.decompressobj(wbits=31).decompress(base64.b64decode(match[2]), _MAX_BYTES)
     except (ValueError, zlib.error) as error:
         raise ValueError(f"its embedded certificate is damaged: {error}") from None
     return content

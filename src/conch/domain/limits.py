@@ -103,17 +103,17 @@ def read_limits(document: object, where: str, line_of: Callable[[int], int] | No
         raise ConfigError(f"{where}: 'limits' must be a list, got {_shown(entries)}")
     if len(entries) > MAX_LIMITS:
         raise ConfigError(f"{where}: {len(entries)} limits exceed the maximum of {MAX_LIMITS}")
-    found: dict[LimitKey, int] = {}
+    limits: dict[LimitKey, int] = {}
     for number, entry in enumerate(entries, 1):
         place = (
             f"{where}: limit {number}" if line_of is None else f"line {line_of(number - 1)} of {where}: limit {number}"
         )
         for key, value in _read_entry(entry, place):
-            if key in found:
+            if key in limits:
                 kind = "an enforced" if key.enforced else "a soft"
                 raise ConfigError(f"{place} repeats {kind} {key.quantity.value} of {key.subject}")
-            found[key] = value
-    return found
+            limits[key] = value
+    return limits
 
 
 def _read_entry(entry: object, where: str) -> Iterable[tuple[LimitKey, int]]:
@@ -248,19 +248,19 @@ async def watch_limits_file(path: Path, changed: Callable[[], Awaitable[None]]) 
     known = await asyncio.to_thread(_stat, path)
     while True:
         await asyncio.sleep(POLL_S)
-        found = await asyncio.to_thread(_stat, path)
-        if found != known:
-            known = found
+        stamp = await asyncio.to_thread(_stat, path)
+        if stamp != known:
+            known = stamp
             await changed()
 
 
 def _stat(path: Path) -> tuple[int, ...]:
     """Return time, size and inode, which differ when the file has changed; () if there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return ()
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def read_annotations(document: Mapping[str, Any]) -> dict[LimitKey, int]:
@@ -273,7 +273,7 @@ def read_annotations(document: Mapping[str, Any]) -> dict[LimitKey, int]:
         if str(name).startswith(_OURS) and name not in KNOWN:
             raise ConfigError(f"unknown annotation '{name}', expected one of {', '.join(KNOWN)}")
     enforced = _flag(annotations, ENFORCED)
-    found: dict[LimitKey, int] = {}
+    limits: dict[LimitKey, int] = {}
     for name, quantity in (
         (MAX_QPS, Quantity.REQUESTS),
         (QUALIFIED_MAX_QPS, Quantity.REQUESTS),
@@ -281,15 +281,15 @@ def read_annotations(document: Mapping[str, Any]) -> dict[LimitKey, int]:
     ):
         if name in annotations:
             value = read_per_second(annotations[name], f"annotation {name}")
-            found[LimitKey(Subject(EACH), quantity, enforced)] = value
+            limits[LimitKey(Subject(EACH), quantity, enforced)] = value
     if LIMITS in annotations:
-        found |= read_limits_text(str(annotations[LIMITS]), f"annotation {LIMITS}")
+        limits |= read_limits_text(str(annotations[LIMITS]), f"annotation {LIMITS}")
     if _flag(annotations, SHARED):
         replicas = _replicas(document)
-        found = {
-            key: value if key.quantity is Quantity.WEIGHT else _share(value, replicas) for key, value in found.items()
+        limits = {
+            key: value if key.quantity is Quantity.WEIGHT else _share(value, replicas) for key, value in limits.items()
         }
-    return found
+    return limits
 
 
 def _flag(annotations: Mapping[str, Any], name: str) -> bool:

@@ -153,8 +153,7 @@ def read_timestamps(name: str, text: str, unit: str | None) -> LoadTrace:
     if unit is None:
         unit = _unit_of(name, float(_numbers(name, text, integers=False)[0]), has_fraction=has_fraction)
     # Nanoseconds since 1970 have more digits than a float, and differences are what counts.
-    found = _numbers(name, text, integers=unit == "ns" and not has_fraction)
-    times = np.sort(found)
+    times = np.sort(_numbers(name, text, integers=unit == "ns" and not has_fraction))
     return LoadTrace(name, (times - times[0]).astype(np.float64) * UNITS[unit])
 
 
@@ -180,31 +179,31 @@ def _numbers(name: str, text: str, *, integers: bool) -> NDArray[np.float64]:
     """Return the numbers; those of `integers` are exact in 64 bits."""
     kind = np.int64 if integers else np.float64
     try:
-        found: NDArray[np.float64] = np.array(text.split(), dtype=kind)
+        numbers: NDArray[np.float64] = np.array(text.split(), dtype=kind)
     except (ValueError, OverflowError):
-        found = np.array(_numbers_of_lines(name, text, integers=integers), dtype=kind)
-    if not len(found):
+        numbers = np.array(_numbers_of_lines(name, text, integers=integers), dtype=kind)
+    if not len(numbers):
         raise TraceError(f"{name}: no request found; expected {_TIMES}")
-    if len(found) > MAX_REQUESTS:
+    if len(numbers) > MAX_REQUESTS:
         raise TraceError(f"{name}: more than {MAX_REQUESTS:,} requests; cut the file")
-    if not np.isfinite(found).all():
+    if not np.isfinite(numbers).all():
         raise TraceError(f"{name}: a time is not finite; expected {_TIMES}")
-    return found
+    return numbers
 
 
 def _numbers_of_lines(name: str, text: str, *, integers: bool) -> list[float]:
     """Read line by line, with comments from # on, for the line of an error."""
     read = int if integers else float
-    found = list[float]()
+    numbers = list[float]()
     for number, line in enumerate(text.splitlines(), 1):
         value = line.partition("#")[0].strip()
         if not value:
             continue
         try:
-            found.append(read(value))
+            numbers.append(read(value))
         except ValueError:
             raise TraceError(f"{name}: line {number} is not a number: '{value[:40]}'; expected {_TIMES}") from None
-    return found
+    return numbers
 
 
 def read_mooncake(name: str, lines: Iterable[str]) -> LoadTrace:
@@ -256,10 +255,10 @@ def read_request_log(name: str, lines: Iterable[str], model: str | None = None) 
     """
     columns = TraceColumns(name, has_tokens=True)
     for number, line in enumerate(lines, 1):
-        found = _json_request(line) if line.startswith("{") else _text_request(line)
-        if found is None or (model is not None and found[1].get("model") != model):
+        request = _json_request(line) if line.startswith("{") else _text_request(line)
+        if request is None or (model is not None and request[1].get("model") != model):
             continue
-        ended_s, fields = found
+        ended_s, fields = request
         columns.add(
             ended_s - _number(name, number, fields, "total_us", REQUEST_LOG) / 1e6,
             _count(name, number, fields, "prompt_tokens", REQUEST_LOG, default=-1),
@@ -308,13 +307,13 @@ def _object(name: str, number: int, line: str, expected: str) -> dict[str, Any]:
 def _number(name: str, number: int, entry: Mapping[str, Any], key: str, expected: str) -> float:
     value = entry.get(key)
     try:
-        found = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else math.nan
+        parsed = float(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else math.nan
     except ValueError:
-        found = math.nan
-    if not math.isfinite(found):
+        parsed = math.nan
+    if not math.isfinite(parsed):
         what = f"has no '{key}'" if value is None else f"has an invalid '{key}': {str(value)[:40]}"
         raise TraceError(f"{name}: line {number} {what}; expected {expected}")
-    return found
+    return parsed
 
 
 def _count(
@@ -322,10 +321,10 @@ def _count(
 ) -> int:
     if default is not None and entry.get(key) in (None, ""):
         return default
-    found = _number(name, number, entry, key, expected)
-    if found < 0 or found > 2**31 or found != int(found):
-        raise TraceError(f"{name}: line {number}: '{key}' must be a number of tokens, got {found:g}")
-    return int(found)
+    tokens = _number(name, number, entry, key, expected)
+    if tokens < 0 or tokens > 2**31 or tokens != int(tokens):
+        raise TraceError(f"{name}: line {number}: '{key}' must be a number of tokens, got {tokens:g}")
+    return int(tokens)
 
 
 def read_trace(source: str, model: str | None = None) -> LoadTrace:

@@ -137,11 +137,11 @@ class Explainer:
             if step.ns:
                 nested.append(TimePart(NESTED, step.start, step.end, step.model, int(child["batch"]), step))
             at = min(max(start, low), at)
-        found, rest = list[TimePart](), parts
+        chain, rest = list[TimePart](), parts
         for part in reversed(nested):
-            found += [*clipped(rest, low, part.start), part]
+            chain += [*clipped(rest, low, part.start), part]
             low = part.end
-        return found + clipped(rest, low, parts[-1].end)
+        return chain + clipped(rest, low, parts[-1].end)
 
     def _parts(self, row: Any, parts: Iterable[TimePart]) -> RequestParts:
         """Return parts as a whole, with collections of garbage and missing processors where the event loop worked."""

@@ -81,12 +81,12 @@ class GenerationTimes:
 
     def _engine_stalls(self, row: Any, steps: Table, start: int, end: int) -> list[Interval]:
         """Return when the engine of a generation made no progress: until it finished a step, or was replaced."""
-        model, found = self._index.batches(row), list[Interval]()
+        model, stalls = self._index.batches(row), list[Interval]()
         for number in model.instances:
             for since, until in model.stalls(number, _STALLED, start - LOOK_NS, end):
                 later = steps["ended"][np.searchsorted(steps["ended"], since, "right") :]
-                found.append((since, min(int(later[0]), until) if len(later) else until))
-        return found
+                stalls.append((since, min(int(later[0]), until) if len(later) else until))
+        return stalls
 
     def _usual_step(self, row: Any) -> int:
         steps = self._index.steps(row)

@@ -120,12 +120,12 @@ class LogIndex:
 
     def stages(self, row: Any, times: Sequence[tuple[str, int]]) -> list[TimePart]:
         """Return parts that end at times, of which the first is the start; those that have not come are left out."""
-        model, found, at = self.name(row["model"]), list[TimePart](), times[0][1]
+        model, parts, at = self.name(row["model"]), list[TimePart](), times[0][1]
         for cause, time in times[1:]:
             if time > at:
-                found.append(TimePart(cause, at, time, model, int(row["batch"])))
+                parts.append(TimePart(cause, at, time, model, int(row["batch"])))
                 at = time
-        return found
+        return parts
 
     def waits_of_loop(self, parts: list[TimePart], causes: Sequence[str]) -> list[TimePart]:
         """Replace waits for the event loop by collections of garbage, missing processors and stalls in them."""
@@ -162,5 +162,5 @@ class LogIndex:
 
 def _by_end(table: Table) -> Table:
     """Return rows in the order of their ends: a stall is noticed after collections of garbage in it."""
-    found: Table = table[np.argsort(table["ended"], kind="stable")]
-    return found
+    rows: Table = table[np.argsort(table["ended"], kind="stable")]
+    return rows

@@ -97,17 +97,17 @@ class ModelBatches:
 
     def lasted(self, instance: int, begin: Sequence[int], start: int, end: int) -> list[Interval]:
         """Return when an instance was, between two times, in a state that the changes `begin` begin."""
-        found, since = list[Interval](), 0
+        intervals, since = list[Interval](), 0
         for row in self._changes[instance]:
             at = int(row["time"])
             if int(row["change"]) in begin:
                 since = since or at
             elif since:
-                found.append((since, at))
+                intervals.append((since, at))
                 since = 0
         if since:
-            found.append((since, self._end))
-        return [(max(first, start), min(last, end)) for first, last in found if first < end and last > start]
+            intervals.append((since, self._end))
+        return [(max(first, start), min(last, end)) for first, last in intervals if first < end and last > start]
 
     def stalls(self, instance: int, begin: int, start: int, end: int) -> list[Interval]:
         """Return when an instance made no progress, of the times from a change `begin` within `start` and `end` on.
@@ -122,9 +122,9 @@ class ModelBatches:
         """Return what is usual for a batch. A size with too few samples counts as the one next to it."""
         known = self._known
         place = int(np.searchsorted(known.numbers, batch["number"]))
-        found = place < len(known.numbers) and known.numbers[place] == batch["number"]
+        is_known = place < len(known.numbers) and known.numbers[place] == batch["number"]
         size = int(batch["size"])
-        shape, size_bytes = (int(known.shapes[place]), float(known.bytes_each[place])) if found else (0, 0.0)
+        shape, size_bytes = (int(known.shapes[place]), float(known.bytes_each[place])) if is_known else (0, 0.0)
         nearest = min(sorted(known.of_size), key=lambda other: abs(other - size), default=0)
         for_size = known.of_size.get(nearest, known.of_all)
         return Usual(
@@ -146,19 +146,19 @@ class ModelBatches:
         if len(first):
             shapes[places] = inside["shape"][first]
             sums[places] = np.add.reduceat(inside["input_bytes"].astype(np.float64), first)
-        each = sums / np.maximum(by_number["size"], 1)
+        request_bytes = sums / np.maximum(by_number["size"], 1)
         whole = (by_number["infer_done"] > 0) & (by_number["failed"] == 0)
         times = by_number["infer_done"].astype(np.int64) - by_number["input_done"].astype(np.int64)
         waits = by_number["cpu_wait_ns"].astype(np.int64)
         # A thread does not wait while it runs: the rest was before it had the inputs.
         waits = np.minimum(waits, np.maximum(times - by_number["cpu_ns"].astype(np.int64), 0))
         times, waits = np.maximum(times - waits, 0)[whole], waits[whole]
-        columns = (by_number["size"], shapes, _magnitude(each).astype(int))
+        columns = (by_number["size"], shapes, _magnitude(request_bytes).astype(int))
         kinds = list(zip(*(column[whole].tolist() for column in columns), strict=True))
         return _Known(
-            numbers, shapes, each, _medians(kinds, times), _medians(by_number["size"][whole].tolist(), times),
+            numbers, shapes, request_bytes, _medians(kinds, times), _medians(by_number["size"][whole].tolist(), times),
             _medians(by_number["size"][whole].tolist(), waits),
-            int(np.median(times)) if len(times) else 0, float(np.median(each)) if len(each) else 0.0,
+            int(np.median(times)) if len(times) else 0, float(np.median(request_bytes)) if len(request_bytes) else 0.0,
         )  # fmt: skip
 
 

@@ -74,18 +74,18 @@ def carve(
     parts: Iterable[TimePart], intervals: Iterable[Interval], cause: str, only: Collection[str]
 ) -> list[TimePart]:
     """Give a cause to what intervals cover of the parts whose cause is one of `only`."""
-    found = list(parts)
+    carved = list(parts)
     for start, end in intervals:
         pieces = list[TimePart]()
-        for part in found:
+        for part in carved:
             first, last = max(part.start, start), min(part.end, end)
             if part.cause not in only or first >= last:
                 pieces.append(part)
                 continue
             bounds = ((part.start, first, ""), (first, last, cause), (last, part.end, ""))
             pieces += (part.between(low, high, name) for low, high, name in bounds if high > low)
-        found = pieces
-    return found
+        carved = pieces
+    return carved
 
 
 def clipped(parts: Iterable[TimePart], start: int, end: int) -> list[TimePart]:
@@ -99,11 +99,11 @@ def clipped(parts: Iterable[TimePart], start: int, end: int) -> list[TimePart]:
 
 def joined(parts: Iterable[TimePart]) -> list[TimePart]:
     """Join neighbours with the same cause, model and batch."""
-    found = list[TimePart]()
+    joined = list[TimePart]()
     for part in parts:
-        last = found[-1] if found else None
+        last = joined[-1] if joined else None
         if last and last.step is None and (last.cause, last.model, last.batch) == (part.cause, part.model, part.batch):
-            found[-1] = last.between(last.start, part.end)
+            joined[-1] = last.between(last.start, part.end)
         elif part.ns > 0:
-            found.append(part)
-    return found
+            joined.append(part)
+    return joined

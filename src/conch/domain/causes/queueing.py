@@ -110,17 +110,17 @@ class QueueTimes:
         key = (int(row["model"]), int(row["version"]))
         if key not in self._delays_of:
             model, name, end = self._index.batches(row), self._index.name(row["model"]), self._index.log.monotonic_ns
-            found = [
+            delays = [
                 part
                 for batch in model.long_ones
                 for part in self._executions.parts(batch, None)
                 if part.cause not in _ORDINARY
             ]
             down = [model.lasted(number, _DOWN, 0, end) for number in model.instances]
-            found += [TimePart("down", *interval, name) for interval in _common(down)]
-            found += [TimePart("gc", *interval, name) for interval in self._index.pauses(0, end, stalls=False)]
-            found += [TimePart("loop", *interval, name) for interval in self._index.pauses(0, end, stalls=True)]
-            self._delays_of[key] = sorted(found, key=lambda part: part.start)
+            delays += [TimePart("down", *interval, name) for interval in _common(down)]
+            delays += [TimePart("gc", *interval, name) for interval in self._index.pauses(0, end, stalls=False)]
+            delays += [TimePart("loop", *interval, name) for interval in self._index.pauses(0, end, stalls=True)]
+            self._delays_of[key] = sorted(delays, key=lambda part: part.start)
         return self._delays_of[key]
 
     def _sequence(self, row: Any, parts: list[TimePart], start: int, end: int) -> list[TimePart]:
@@ -136,21 +136,21 @@ class QueueTimes:
 
 def _moved(parts: Sequence[TimePart], delay: TimePart, ns: int) -> list[TimePart]:
     """Give the last nanoseconds of queueing to a delay."""
-    found = list[TimePart]()
+    moved = list[TimePart]()
     for part in reversed(parts):
         taken = min(part.ns, max(ns, 0)) if part.cause in _QUEUED else 0
         ns -= taken
         if taken:
-            found.append(TimePart(delay.cause, part.end - taken, part.end, part.model, delay.batch))
+            moved.append(TimePart(delay.cause, part.end - taken, part.end, part.model, delay.batch))
         if part.ns > taken:
-            found.append(part.between(part.start, part.end - taken))
-    return found[::-1]
+            moved.append(part.between(part.start, part.end - taken))
+    return moved[::-1]
 
 
 def _common(groups: Sequence[Sequence[Interval]]) -> list[Interval]:
     """Return when there is an interval of each group."""
-    found = list(groups[0]) if groups else []
+    common = list(groups[0]) if groups else []
     for group in groups[1:]:
-        pairs = ((max(low, start), min(high, end)) for low, high in found for start, end in group)
-        found = [(low, high) for low, high in pairs if low < high]
-    return found
+        pairs = ((max(low, start), min(high, end)) for low, high in common for start, end in group)
+        common = [(low, high) for low, high in pairs if low < high]
+    return common

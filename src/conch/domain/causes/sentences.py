@@ -78,23 +78,23 @@ def _by_cause(request: RequestParts) -> list[tuple[str, int]]:
     return sums.most_common()
 
 
-def percentile_sentence(found: Percentile) -> str:
+def percentile_sentence(percentile: Percentile) -> str:
     """Return what makes the slow requests slow, in one sentence."""
-    first = found.causes[0]
-    count = f"{found.number:,} request{'s' * (found.number != 1)}"
-    who = f"The slowest {100 - found.percentile:.3g} % ({count}, from {time_text(found.threshold_ns)})"
+    first = percentile.causes[0]
+    count = f"{percentile.number:,} request{'s' * (percentile.number != 1)}"
+    who = f"The slowest {100 - percentile.percentile:.3g} % ({count}, from {time_text(percentile.threshold_ns)})"
     groups = dict[str, list[RankedCause]]()
-    for cause in found.causes:
+    for cause in percentile.causes:
         groups.setdefault(cause.cause, []).append(cause)
-    if not found.differs:
+    if not percentile.differs:
         main = _main(groups[first.cause], [cause.slow_ns for cause in groups[first.cause]])
         slow_ns = sum(cause.slow_ns for cause in main)
         return (
-            f"{who} take about as long as ordinary ones, {time_text(found.slow_ns)} on average: "
-            f"{slow_ns / max(found.slow_ns, 1):.0%} {_phrase(first.cause, [cause.model for cause in main])} "
+            f"{who} take about as long as ordinary ones, {time_text(percentile.slow_ns)} on average: "
+            f"{slow_ns / max(percentile.slow_ns, 1):.0%} {_phrase(first.cause, [cause.model for cause in main])} "
             f"({time_text(slow_ns)}); {CAUSES[first.cause].remedy}"
         )
-    more = found.slow_ns - found.ordinary_ns
+    more = percentile.slow_ns - percentile.ordinary_ns
     texts = list[str]()
     for name, group in [*groups.items()][:_MAX_CAUSES]:
         main = _main(group, [cause.more_ns for cause in group])
@@ -104,17 +104,17 @@ def percentile_sentence(found: Percentile) -> str:
             times = f"{time_text(slow_ns)}, ordinarily {time_text(ordinary_ns)}"
             texts.append(f"{(slow_ns - ordinary_ns) / more:.0%} {phrase} ({times})")
     return (
-        f"{who} take {time_text(found.slow_ns)} on average, ordinary ones {time_text(found.ordinary_ns)}; "
+        f"{who} take {time_text(percentile.slow_ns)} on average, ordinary ones {time_text(percentile.ordinary_ns)}; "
         f"of the difference, {', '.join(texts)}; {CAUSES[first.cause].remedy}"
     )
 
 
 def batch_text(explainer: Explainer, number: int) -> str:
     """Return what is known of a batch: `batch 17 on preprocess_0: 1 request (#1840), 288 MB, computed 182 ms`."""
-    found = explainer.batch(number)
-    if found is None:
+    known = explainer.batch(number)
+    if known is None:
         return f"batch {number}, which the event log does not have"
-    batch, members = found
+    batch, members = known
     numbers = [_client_request(explainer, int(member)) for member in members["number"][:_MAX_MEMBERS]]
     more = len(members) - len(numbers)
     who = ", ".join(numbers) + (f" and {more} more" if more > 0 else "")

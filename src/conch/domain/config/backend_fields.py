@@ -45,15 +45,15 @@ def fill_backend_fields(message: ConfigMessage, name: str, version_files: Mappin
     """
     if message.platform == ENSEMBLE_PLATFORM or message.HasField("ensemble_scheduling"):
         return
-    found = _format_of(message, version_files)
-    if found is None and not message.backend:
+    model_format = _format_of(message, version_files)
+    if model_format is None and not message.backend:
         _fill_from_model_name(message, name, version_files)
         return
-    if found is not None:
-        _check_pair(message, found)
-        message.backend = found.backend
-        message.platform = message.platform or found.platform
-        message.default_model_filename = message.default_model_filename or found.filename
+    if model_format is not None:
+        _check_pair(message, model_format)
+        message.backend = model_format.backend
+        message.platform = message.platform or model_format.platform
+        message.default_model_filename = message.default_model_filename or model_format.filename
 
 
 def _format_of(message: ConfigMessage, version_files: Mapping[str, bool]) -> _Format | None:
@@ -73,12 +73,12 @@ def _is_there(form: _Format, version_files: Mapping[str, bool]) -> bool:
     return is_directory is not None and form.is_directory in (None, is_directory)
 
 
-def _check_pair(message: ConfigMessage, found: _Format) -> None:
+def _check_pair(message: ConfigMessage, model_format: _Format) -> None:
     # A backend without a platform name accepts any platform, as in Triton.
-    if found.platform and message.platform and message.platform != found.platform:
+    if model_format.platform and message.platform and message.platform != model_format.platform:
         raise ConfigError(
             f"unexpected 'platform' and 'backend' pair, got:{message.platform}, {message.backend}; "
-            f"backend '{found.backend}' needs platform '{found.platform}'"
+            f"backend '{model_format.backend}' needs platform '{model_format.platform}'"
         )
 
 

@@ -61,7 +61,7 @@ class _Mistake:
         return "\n".join([line, *following]).lstrip()[:_MAX_CONTEXT_CHARS]
 
     @property
-    def found(self) -> str:
+    def actual(self) -> str:
         """The token at the place, "" at the end of the text."""
         match = _TOKEN.match(self.rest)
         return shortened(match[0]) if match else ""
@@ -99,25 +99,27 @@ def _explain(mistake: _Mistake) -> str:
 
 
 def _no_brace(mistake: _Mistake, _: re.Match[str]) -> str:
-    field, found = mistake.field, mistake.found
-    if found == "[" and field:
+    field, actual = mistake.field, mistake.actual
+    if actual == "[" and field:
         return (
             f"'{field}' is one message, not a list: write `{field} {{ … }}`; "
             "the form `[ { … } ]` is for repeated fields such as input and instance_group"
         )
     if mistake.before.rstrip().endswith(","):
-        return f"expected another element after ',', found '{found}'; remove the comma after the last element of a list"
+        return (
+            f"expected another element after ',', found '{actual}'; remove the comma after the last element of a list"
+        )
     if not field:
-        return f"expected '{{', found '{found}'"
+        return f"expected '{{', found '{actual}'"
     if field == "value":
-        return f"expected '{{', found {found}; write `value: {{ string_value: \"…\" }}`"
-    return f"expected '{{' after '{field}', found '{found}'; it is a message: write `{field} {{ … }}`"
+        return f"expected '{{', found {actual}; write `value: {{ string_value: \"…\" }}`"
+    return f"expected '{{' after '{field}', found '{actual}'; it is a message: write `{field} {{ … }}`"
 
 
 def _no_close(mistake: _Mistake, match: re.Match[str]) -> str:
     if not mistake.after.strip():
         return f"expected '{match['token']}', found the end of the text; a bracket is not closed"
-    return f"expected '{match['token']}', found '{mistake.found}'"
+    return f"expected '{match['token']}', found '{mistake.actual}'"
 
 
 # What protobuf says, and in its place a function or a text with the groups of the pattern and `at`, the mistake.
@@ -140,15 +142,15 @@ _EXPLANATIONS: tuple[tuple[re.Pattern[str], str | Callable[[_Mistake, re.Match[s
     ),
     (re.compile(r'Expected "\{"\.$'), _no_brace),
     (re.compile(r'Expected "(?P<token>[}\]>])"\.$'), _no_close),
-    (re.compile(r'Expected ":"\.$'), "expected ':' and a value after '{at.field}', found '{at.found}'"),
+    (re.compile(r'Expected ":"\.$'), "expected ':' and a value after '{at.field}', found '{at.actual}'"),
     (
         re.compile(r'Expected ","\.$'),
-        "expected ',' or ']', found '{at.found}'; the elements of a list are separated by commas",
+        "expected ',' or ']', found '{at.actual}'; the elements of a list are separated by commas",
     ),
-    (re.compile(r'Expected "true" or "false"\.$'), "expected true or false for '{at.field}', found '{at.found}'"),
-    (re.compile(r"Expected string but found"), "'{at.field}' is a string: write it in quotes, \"{at.found}\""),
-    (re.compile(r"Couldn't parse integer"), "expected an integer for '{at.owner}', found {at.found}"),
-    (re.compile(r"Value out of range"), "{at.found} is out of range for '{at.owner}'"),
+    (re.compile(r'Expected "true" or "false"\.$'), "expected true or false for '{at.field}', found '{at.actual}'"),
+    (re.compile(r"Expected string but found"), "'{at.field}' is a string: write it in quotes, \"{at.actual}\""),
+    (re.compile(r"Couldn't parse integer"), "expected an integer for '{at.owner}', found {at.actual}"),
+    (re.compile(r"Value out of range"), "{at.actual} is out of range for '{at.owner}'"),
     (re.compile(r" codec can't "), "the string before this place is not valid UTF-8"),
-    (re.compile(r"Expected identifier or number"), "expected the name of a field, found '{at.found}'"),
+    (re.compile(r"Expected identifier or number"), "expected the name of a field, found '{at.actual}'"),
 )

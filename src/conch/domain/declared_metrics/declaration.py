@@ -163,15 +163,15 @@ class _Reader:
             self._fail(at, "labels are a mapping from names to expressions, such as {model: model}")
         if len(labels) > MAX_LABELS:
             self._fail(at, f"{len(labels)} labels; the maximum is {MAX_LABELS}")
-        found = {}
+        expressions = {}
         for name, expression in labels.items():
             here = (*at, str(name))
             if not isinstance(name, str) or not is_label_name(name) or name.startswith("__"):
                 self._fail(here, f"{name!r} is not a valid label name: letters, digits and _, not beginning with __")
             if kind == "histogram" and name == "le":
                 self._fail(here, "the label le of a histogram is that of its buckets")
-            found[name] = self._expression(here, expression, names, None)
-        return found
+            expressions[name] = self._expression(here, expression, names, None)
+        return expressions
 
     def _buckets(self, at: Where, buckets: Any, kind: str) -> tuple[float, ...]:
         if kind != "histogram":

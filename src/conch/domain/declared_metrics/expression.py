@@ -62,9 +62,9 @@ def compile_expression(text: str, names: Mapping[str, Type], wanted: Type | None
     except (ValueError, RecursionError, MemoryError) as error:
         raise ExpressionError(f"cannot be parsed: {error}") from None
     try:
-        found = _Checker(names).type(tree)
-        if wanted is not None and found != wanted and (found, wanted) != ("boolean", "number"):
-            raise ExpressionError(f"is a {found}; a {wanted} is needed")
+        actual = _Checker(names).type(tree)
+        if wanted is not None and actual != wanted and (actual, wanted) != ("boolean", "number"):
+            raise ExpressionError(f"is a {actual}; a {wanted} is needed")
         return _compiled(tree)
     except RecursionError:
         raise ExpressionError("has too many levels") from None
@@ -191,9 +191,9 @@ class _Checker:
         return self.type(node.args[1])
 
     def _expect(self, node: ast.expr, wanted: Type) -> None:
-        found = self.type(node)
-        if found != wanted and (found, wanted) != ("boolean", "number"):
-            raise self._error(node, f"{_source(node)} is a {found}; a {wanted} is needed")
+        actual = self.type(node)
+        if actual != wanted and (actual, wanted) != ("boolean", "number"):
+            raise self._error(node, f"{_source(node)} is a {actual}; a {wanted} is needed")
 
     def _error(self, node: ast.AST, text: str) -> ExpressionError:
         return ExpressionError(f"{text} (at column {getattr(node, 'col_offset', 0) + 1})")

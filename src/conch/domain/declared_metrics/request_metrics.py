@@ -123,7 +123,7 @@ class DeclaredMetrics:
 
     def begin(self, key: int, request: RequestFacts) -> None:
         """Add a request that begins to the gauges of requests in flight. `key` is its own until its end."""
-        held = [found for collected in self.at_begin if (found := collected.add(request)) is not None]
+        held = [addition for collected in self.at_begin if (addition := collected.add(request)) is not None]
         if held:
             self._held[key] = held
 

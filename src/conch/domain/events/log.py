@@ -219,16 +219,16 @@ class EventLog:
         try:
             ids_start = end - described.id_bytes
             names = unpack_ids(described.names, data[ids_start:])
-            found = _unpacked(described.tables, data[start:ids_start])
+            unpacked = _unpacked(described.tables, data[start:ids_start])
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidRequest(f"the event log is damaged: {error}") from None
         tables: dict[str, Table] = {}
-        for kind in found.keys() & KINDS.keys():
-            table = tables[kind] = np.zeros(len(found[kind]), DTYPES[kind])
+        for kind in unpacked.keys() & KINDS.keys():
+            table = tables[kind] = np.zeros(len(unpacked[kind]), DTYPES[kind])
             for column in KINDS[kind]:
-                if column.name in (found[kind].dtype.names or ()):
+                if column.name in (unpacked[kind].dtype.names or ()):
                     scale = described.resolution_ns if column.meaning == TIME else 1
-                    table[column.name] = found[kind][column.name] * scale
+                    table[column.name] = unpacked[kind][column.name] * scale
             _check(kind, table, len(names))
         return cls(
             described.monotonic_ns,

@@ -84,11 +84,11 @@ def _without_repeats(kind: str, table: Table) -> Table:
 
 def _overrun(logs: Sequence[EventLog]) -> int:
     """Return before which time rows are missing: a log lacks what its ring lost since the log before was read."""
-    found = logs[0].overrun_before
+    overrun = logs[0].overrun_before
     for before, log in pairwise(logs):
         if log.overrun_before > before.monotonic_ns:
-            found = log.overrun_before
-    return found
+            overrun = log.overrun_before
+    return overrun
 
 
 def _lost(logs: Sequence[EventLog]) -> dict[str, int]:

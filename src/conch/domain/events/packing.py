@@ -155,9 +155,9 @@ def _linked_rows(table: Table, link: RowLink) -> Table:
     order = np.argsort(link.other["number"], kind="stable")
     numbers, wanted = link.other["number"][order], table[link.column]
     places = np.minimum(np.searchsorted(numbers, wanted), max(len(numbers) - 1, 0))
-    found = numbers[places] == wanted if len(numbers) else np.zeros(len(table), bool)
+    has_link = numbers[places] == wanted if len(numbers) else np.zeros(len(table), bool)
     rows: Table = np.zeros(len(table), link.other.dtype)
-    rows[found] = link.other[order[places[found]]]
+    rows[has_link] = link.other[order[places[has_link]]]
     return rows
 
 

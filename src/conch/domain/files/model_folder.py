@@ -125,8 +125,8 @@ def unknown_format(names: Iterable[str]) -> str:
     """Return a sentence that says how to serve the files of a version folder, "" if no hint applies."""
     present = sorted(names)
     for ending, remedy in _FORMATS.items():
-        if found := next((name for name in present if name.lower().endswith(ending)), ""):
-            return f"For '{found}', {remedy}."
+        if file := next((name for name in present if name.lower().endswith(ending)), ""):
+            return f"For '{file}', {remedy}."
     served = [name for name in present if PurePath(name).suffix in _SERVED]
     if len(served) == 1:
         return f"Rename '{served[0]}' to 'model{PurePath(served[0]).suffix}'."
@@ -137,17 +137,17 @@ def missing_version(directory: Path) -> str:
     """Return a sentence about what a model's folder contains instead of version folders. Reads the folder."""
     try:
         with os.scandir(directory) as entries:
-            found = {entry.name: entry.is_dir() for entry in entries if not entry.name.startswith(".")}
+            entries_by_name = {entry.name: entry.is_dir() for entry in entries if not entry.name.startswith(".")}
     except OSError:
-        found = {}
-    for name, is_folder in sorted(found.items()):
+        entries_by_name = {}
+    for name, is_folder in sorted(entries_by_name.items()):
         if is_folder and (number := _VERSION_LIKE.match(name)):
             return f"the name of the folder '{name}' is not just a number: rename it to '{number[1]}'"
-    for name, is_folder in sorted(found.items()):
+    for name, is_folder in sorted(entries_by_name.items()):
         if name.startswith("model.") or (not is_folder and name.endswith((".onnx", ".py", ".pt", ".plan", ".xml"))):
             return f"'{name}' must be in a version folder: move it to '1/{name}'"
-    names = ", ".join(f"'{name}'" for name in sorted(found)[:_MAX_NAMES]) or "nothing"
-    more = ", …" if len(found) > _MAX_NAMES else ""
+    names = ", ".join(f"'{name}'" for name in sorted(entries_by_name)[:_MAX_NAMES]) or "nothing"
+    more = ", …" if len(entries_by_name) > _MAX_NAMES else ""
     return f"the model's files must be in a folder named after the version, such as '1'; found {names}{more}"
 
 

@@ -98,11 +98,11 @@ class _ObjectEnd:
                 self._escaped = False
                 at += 1
                 continue
-            found = (self._INSIDE if self._in_string else self._OUTSIDE).search(text, at)
-            if found is None:
+            match = (self._INSIDE if self._in_string else self._OUTSIDE).search(text, at)
+            if match is None:
                 return -1
-            at = found.end()
-            character = found[0]
+            at = match.end()
+            character = match[0]
             if character == '"':
                 self._in_string = not self._in_string
             elif character == "\\":
@@ -154,14 +154,14 @@ class _Calls:
                 return False
             self._next = self._head if start.startswith(form.starts) else self._plain
             return True
-        found = held.find(form.mark)
-        count = found if found >= 0 else len(held) if last else len(held) - partial_mark(held, form.mark)
-        if form.trims and (found >= 0 or not last):
+        position = held.find(form.mark)
+        count = position if position >= 0 else len(held) if last else len(held) - partial_mark(held, form.mark)
+        if form.trims and (position >= 0 or not last):
             count = len(held[:count].rstrip())
         self._put(self._take(count))
-        if found >= 0:
+        if position >= 0:
             self._next = self._head
-        return found >= 0
+        return position >= 0
 
     def _plain(self, _last: bool) -> bool:
         """In text after which there are no calls."""
@@ -170,8 +170,8 @@ class _Calls:
 
     def _head(self, last: bool) -> bool:
         """From a mark to the arguments of a call, or to its end."""
-        found = self._form.before.match(self._held)
-        begin = found.end() if found else 0
+        match = self._form.before.match(self._held)
+        begin = match.end() if match else 0
         if self._held.startswith("{", begin):
             return self._begins(_OBJECT.match(self._held, begin, _MAX_SOURCE_CHARACTERS)) or self._whole(begin, last)
         if self._form.named and self._begins(_NAME.match(self._held, begin, _MAX_SOURCE_CHARACTERS)):
@@ -181,18 +181,18 @@ class _Calls:
             return len(rest) == _MAX_SOURCE_CHARACTERS and self._is_text(begin)
         return self._is_text(begin)
 
-    def _begins(self, found: re.Match[str] | None) -> bool:
+    def _begins(self, match: re.Match[str] | None) -> bool:
         """Return the beginning of a call, if its name can be sent."""
-        if found is None:
+        if match is None:
             return False
-        name = found[1]
+        name = match[1]
         self._wrapped = name.startswith('"')
         if self._wrapped:
             try:
                 name = orjson.loads(name)
             except orjson.JSONDecodeError:  # half of a surrogate pair
                 return False
-        self._parts.append(ToolCall(_new_id(), name, "", source=self._take(found.end())))
+        self._parts.append(ToolCall(_new_id(), name, "", source=self._take(match.end())))
         self._object = _ObjectEnd()
         self._searched = self._size = 0
         self._next = self._arguments
@@ -353,8 +353,8 @@ class ClientCalls:
                 arguments = orjson.loads(text)
             except orjson.JSONDecodeError:  # it is incomplete
                 arguments = None
-            found = arguments.get(CUSTOM_INPUT) if isinstance(arguments, dict) else None
-            text = found if isinstance(found, str) else text
+            custom_input = arguments.get(CUSTOM_INPUT) if isinstance(arguments, dict) else None
+            text = custom_input if isinstance(custom_input, str) else text
         return ToolCall(call.id, call.name, text, custom)
 
 

@@ -95,7 +95,7 @@ def optional_names() -> frozenset[str]:
 @cache
 def areas() -> Mapping[str, tuple[MetricDefinition, ...]]:
     """Return the metrics of each area, in their order."""
-    found: dict[str, list[MetricDefinition]] = {}
+    by_area: dict[str, list[MetricDefinition]] = {}
     for row in table_rows(__file__, "metrics.csv"):
         metric = MetricDefinition(
             row["name"],
@@ -105,19 +105,19 @@ def areas() -> Mapping[str, tuple[MetricDefinition, ...]]:
             row["unit"],
             tuple(row["optional_labels"].split()),
         )
-        found.setdefault(row["area"], []).append(metric)
+        by_area.setdefault(row["area"], []).append(metric)
     fields = dcgm_fields()
-    found["dcgm"] = list(dict.fromkeys((*(field.legacy for field in fields), *(field.current for field in fields))))
-    return MappingProxyType({area: tuple(metrics) for area, metrics in found.items()})
+    by_area["dcgm"] = list(dict.fromkeys((*(field.legacy for field in fields), *(field.current for field in fields))))
+    return MappingProxyType({area: tuple(metrics) for area, metrics in by_area.items()})
 
 
 @cache
 def all_metrics() -> Mapping[str, MetricDefinition]:
     """Return all metrics by name, in their order. Raises ValueError for a name that is defined twice."""
-    found: dict[str, MetricDefinition] = {}
+    by_name: dict[str, MetricDefinition] = {}
     for area, metrics in areas().items():
         for metric in metrics:
-            if metric.name in found:
+            if metric.name in by_name:
                 raise ValueError(f"{area}: the metric {metric.name} is defined elsewhere too")
-            found[metric.name] = metric
-    return MappingProxyType(found)
+            by_name[metric.name] = metric
+    return MappingProxyType(by_name)

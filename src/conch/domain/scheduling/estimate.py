@@ -61,11 +61,11 @@ class ServiceTimes:
 
     def of(self, size: int, now: int) -> int:
         """Return the time of a batch in ns: of the largest measured size up to this one; 0 if there is none."""
-        found, found_ns = 0, 0.0
+        largest, largest_ns = 0, 0.0
         for measured_size, (ns, measured) in self._times.items():
-            if found < measured_size <= size and now - measured <= _max_age_ns(ns):
-                found, found_ns = measured_size, ns
-        return int(found_ns)
+            if largest < measured_size <= size and now - measured <= _max_age_ns(ns):
+                largest, largest_ns = measured_size, ns
+        return int(largest_ns)
 
     def ended(self, *, late: bool) -> None:
         """Record whether a request that was executed has met its deadline: late ones begin earlier from now on."""

@@ -97,14 +97,14 @@ def needed_steps(ensemble: ModelConfig) -> dict[str, frozenset[int]]:
     makers = _makers(ensemble)
     needed: dict[str, frozenset[int]] = {}
     for spec in ensemble.outputs:
-        found: set[int] = set()
+        numbers: set[int] = set()
         due = [spec.name]
         while due:
             number = makers.get(due.pop())
-            if number is not None and number not in found:
-                found.add(number)
+            if number is not None and number not in numbers:
+                numbers.add(number)
                 due += steps[number].input_map.values()
-        needed[spec.name] = frozenset(found)
+        needed[spec.name] = frozenset(numbers)
     return needed
 
 
@@ -147,13 +147,13 @@ def _sole_readers(ensemble: ModelConfig, models: Sequence[ModelConfig]) -> dict[
             readers.setdefault(tensor, []).extend([number] * (1 if models[number].sequence_batching is None else 2))
     for spec in ensemble.outputs:
         readers.pop(spec.name, None)
-    found: dict[int, dict[str, int]] = {}
+    sole_readers: dict[int, dict[str, int]] = {}
     for number, step in enumerate(steps):
         for spec in models[number].outputs:
             reading = readers.get(step.output_map.get(spec.name, ""), ())
             if len(reading) == 1 and _is_large(spec):
-                found.setdefault(number, {})[spec.name] = reading[0]
-    return found
+                sole_readers.setdefault(number, {})[spec.name] = reading[0]
+    return sole_readers
 
 
 def _is_large(spec: TensorSpec) -> bool:

@@ -169,21 +169,21 @@ class SequenceSlots(Generic[W]):
 
     def idle(self, now: int) -> list[LiveSequence[W]]:
         """Return the sequences that have been idle for too long, for the caller to end."""
-        found = []
+        idle = []
         for sequence in self._idle:
             if sequence.idle_since + self._idle_ns > now:
                 break
-            found.append(sequence)
-        return found
+            idle.append(sequence)
+        return idle
 
     def expired(self, now: int) -> list[LiveSequence[W]]:
         """Return the sequences that have waited too long for a slot, for the caller to end."""
-        found: dict[LiveSequence[W], None] = {}
+        expired: dict[LiveSequence[W], None] = {}
         while self._expiries and self._expiries[0][0] <= now:
             sequence = heapq.heappop(self._expiries)[2]
             if sequence in self._backlog:
-                found[sequence] = None
-        return list(found)
+                expired[sequence] = None
+        return list(expired)
 
     def next_event(self) -> int:
         """Return when `idle` or `expired` will find a sequence; 0 if never."""

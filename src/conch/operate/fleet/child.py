@@ -92,9 +92,9 @@ class Child:
 
 def find_programs(names: Iterable[str]) -> Mapping[str, str]:
     """Return the paths of programs, whose names are those of Debian's packages. Raises ConfigError."""
-    found = {name: shutil.which(name, path=_SEARCH) for name in names}
-    if missing := [name for name, path in found.items() if path is None]:
+    paths = {name: shutil.which(name, path=_SEARCH) for name in names}
+    if missing := [name for name, path in paths.items() if path is None]:
         raise ConfigError(
             f"{' and '.join(missing)} not found on PATH; on Debian and Ubuntu: apt-get install {' '.join(missing)}"
         )
-    return {name: str(path) for name, path in found.items()}
+    return {name: str(path) for name, path in paths.items()}

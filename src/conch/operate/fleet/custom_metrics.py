@@ -47,8 +47,12 @@ class AdapterRule:
 
     def query(self, namespace: str, pods: Sequence[str]) -> str:
         """Return the query for one value per pod."""
-        one = f'pod="{pods[0]}"' if len(pods) == 1 else f'pod=~"{"|".join(pods)}"'
-        filled = {"<<.LabelMatchers>>": f'namespace="{namespace}",{one}', "<<.Series>>": self.name, **_SCHEMA_LABELS}
+        pod_matcher = f'pod="{pods[0]}"' if len(pods) == 1 else f'pod=~"{"|".join(pods)}"'
+        filled = {
+            "<<.LabelMatchers>>": f'namespace="{namespace}",{pod_matcher}',
+            "<<.Series>>": self.name,
+            **_SCHEMA_LABELS,
+        }
         text = self.metrics_query
         for placeholder, value in filled.items():
             text = text.replace(placeholder, value)
@@ -207,10 +211,10 @@ class ApiServer:
 
     def post(self, path: str) -> tuple[int, Mapping[str, Any]]:
         """Evict a pod. Returns status and document."""
-        found = _EVICTION.fullmatch(path)
-        if found is None:
+        match = _EVICTION.fullmatch(path)
+        if match is None:
             return 404, failure(404, "NotFound", "the server could not find the requested resource")
-        name = unquote(found[2])
+        name = unquote(match[2])
         if not self.evict(name):
             return 404, failure(404, "NotFound", f'pods "{name}" not found')
         return 201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}

@@ -60,9 +60,9 @@ class LoadProfile:
 
 def parse_profile(text: str) -> LoadProfile:
     """Return the profile of a text. Raises ConfigError."""
-    found = [_STAGE.fullmatch(part.strip()) for part in text.split(",")]
-    stages = [LoadStage(float(match[1]) * (60 if match[2] == "m" else 1), int(match[3])) for match in found if match]
-    if len(stages) < len(found) or any(not stage.duration_s or stage.clients > _MAX_CLIENTS for stage in stages):
+    matches = [_STAGE.fullmatch(part.strip()) for part in text.split(",")]
+    stages = [LoadStage(float(match[1]) * (60 if match[2] == "m" else 1), int(match[3])) for match in matches if match]
+    if len(stages) < len(matches) or any(not stage.duration_s or stage.clients > _MAX_CLIENTS for stage in stages):
         raise ConfigError(
             f"'{text}' is not a valid load profile: stages of a duration and at most {_MAX_CLIENTS} clients, "
             "such as 15s:1,60s:10,20s:1"

@@ -210,9 +210,9 @@ class ReplicaSet:
 
     def evict(self, name: str) -> bool:
         """Drain a replica, as the drain of its node does; another one replaces it. False if there is none."""
-        found = [replica for replica in self.current if replica.name == name]
-        self._to_end += found
-        return bool(found)
+        evicted = [replica for replica in self.current if replica.name == name]
+        self._to_end += evicted
+        return bool(evicted)
 
     async def run(self) -> None:
         """Reconcile until cancelled. Raises OSError if a replica cannot be started."""

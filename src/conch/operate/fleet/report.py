@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 def document(settings: Mapping[str, Any], journal: Journal, verdict: FleetVerdict | None) -> dict[str, Any]:
     """Return the report as values of JSON."""
-    found = None
+    outcome = None
     if verdict is not None:
-        found = {**asdict(verdict), "peak": verdict.peak, "scaled": verdict.scaled, "passed": verdict.passed}
+        outcome = {**asdict(verdict), "peak": verdict.peak, "scaled": verdict.scaled, "passed": verdict.passed}
     return {
         "format": "conch-fleet-1",
         "settings": dict(settings),
-        "verdict": found,
+        "verdict": outcome,
         "events": [asdict(event) for event in journal.events],
         "samples": [_rounded(sample) for sample in journal.samples],
     }

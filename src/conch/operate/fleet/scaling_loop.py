@@ -227,10 +227,10 @@ class FleetPolicy:
 
 def read_policy(documents: Sequence[Any]) -> FleetPolicy:
     """Return the only HorizontalPodAutoscaler or ScaledObject of documents. Raises ConfigError."""
-    found = [document for document in listed(documents) if document.get("kind") in _KINDS]
-    if len(found) != 1:
-        raise ConfigError(f"{len(found)} objects of the kinds {' and '.join(_KINDS)}, expected one")
-    [document] = found
+    autoscalers = [document for document in listed(documents) if document.get("kind") in _KINDS]
+    if len(autoscalers) != 1:
+        raise ConfigError(f"{len(autoscalers)} objects of the kinds {' and '.join(_KINDS)}, expected one")
+    [document] = autoscalers
     namespace = str((document.get("metadata") or {}).get("namespace") or "default")
     if document["kind"] == "ScaledObject":
         scaled_object = read_scaled_object(document)

@@ -232,7 +232,7 @@ class MetricUse:
 
 def metric_uses(node: Node) -> list[MetricUse]:
     """Return the uses of all metrics in a tree. A comparison or an operation with another vector ends no chain."""
-    found = []
+    uses = []
     for inner, above in walk(node):
         if isinstance(inner, Selector):
             names = [
@@ -240,8 +240,8 @@ def metric_uses(node: Node) -> list[MetricUse]:
                 for outer in reversed(above)
                 if isinstance(outer, Call | Aggregation)
             ]
-            found.append(MetricUse(inner, tuple(names)))
-    return found
+            uses.append(MetricUse(inner, tuple(names)))
+    return uses
 
 
 def metric_names(node: Node) -> set[str]:

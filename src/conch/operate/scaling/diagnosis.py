@@ -113,17 +113,17 @@ def diagnose(facts: AutoscalerFacts) -> list[Link]:
     """Return the links of each metric, in the order of the way. Raises ConfigError for an invalid autoscaler."""
     spec = read_hpa({key: value for key, value in facts.autoscaler.items() if key != "status"})
     owner = owner_of(facts.autoscaler, facts.objects)
-    found = [*_target(facts, spec, owner), *_scaled_object(owner)]
+    links = [*_target(facts, spec, owner), *_scaled_object(owner)]
     for metric in spec.metrics:
         if metric.type in {MetricType.RESOURCE, MetricType.CONTAINER_RESOURCE}:
-            found += _resource(facts, spec, metric)
+            links += _resource(facts, spec, metric)
         elif metric.type is MetricType.PODS:
-            found += _pods_metric(facts, spec, metric)
+            links += _pods_metric(facts, spec, metric)
         else:
             remedy = _KEDA_LOG if metric.type is MetricType.EXTERNAL and owner is not None else ""
-            found += _series(facts, spec, metric) if metric.name in facts.series else ()
-            found += _from_api(facts, metric, f"{metric.type.value.lower()} metric", remedy)
-    return [*found, *_status(facts, owner)]
+            links += _series(facts, spec, metric) if metric.name in facts.series else ()
+            links += _from_api(facts, metric, f"{metric.type.value.lower()} metric", remedy)
+    return [*links, *_status(facts, owner)]
 
 
 def _target(facts: AutoscalerFacts, spec: HpaSpec, owner: KubernetesObject | None) -> Iterator[Link]:
@@ -244,35 +244,35 @@ def _monitor(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Itera
     faults: list[str] = []
     for monitor in monitors:
         others = [Scraped.of(workload)] if monitor["kind"] == "PodMonitor" else services
-        found = [fault.message for fault in scrape_faults(monitor, others)]
-        if others and not found:
+        messages = [fault.message for fault in scrape_faults(monitor, others)]
+        if others and not messages:
             yield Link(metric.name, "scrape", _OK, f"{titled(monitor)} selects the pods")
             return
-        faults += found or [f"{titled(monitor)} selects no Service of the pods"]
+        faults += messages or [f"{titled(monitor)} selects no Service of the pods"]
     yield Link(metric.name, "scrape", _BROKEN, "; ".join(faults), "make labels and ports agree")
 
 
 def _series(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec) -> Iterator[Link]:
-    found = facts.series.get(metric.name)
-    if found is None:
+    series = facts.series.get(metric.name)
+    if series is None:
         yield Link(metric.name, "Prometheus", _UNKNOWN, "was not asked; --prometheus URL does")
-    elif found.error:
+    elif series.error:
         remedy = "is kubectl port-forward running? Otherwise see its pod and its log"
-        yield Link(metric.name, "Prometheus", _BROKEN, f"does not answer: {found.error}", remedy)
-    elif not found.labels and part(_workload(facts, spec), "spec", "replicas") == 0:
+        yield Link(metric.name, "Prometheus", _BROKEN, f"does not answer: {series.error}", remedy)
+    elif not series.labels and part(_workload(facts, spec), "spec", "replicas") == 0:
         yield Link(metric.name, "Prometheus", _UNKNOWN, "has no series of it, as the target has 0 replicas")
-    elif not found.labels:
+    elif not series.labels:
         what = "has no series of it now" if metric.type is MetricType.PODS else "has no result for the trigger's query"
         remedy = "see Status, Targets: are the pods scraped? A ratio of rates needs requests and two scrapes"
         yield Link(metric.name, "Prometheus", _BROKEN, what, remedy)
     elif metric.type is not MetricType.PODS:
         yield Link(metric.name, "Prometheus", _OK, "answers the trigger's query")
-    elif lacking := [label for label in ("namespace", "pod") if not all(label in labels for labels in found.labels)]:
-        text = f"{len(found.labels)} series, but without the label {' and '.join(lacking)}"
+    elif lacking := [label for label in ("namespace", "pod") if not all(label in labels for labels in series.labels)]:
+        text = f"{len(series.labels)} series, but without the label {' and '.join(lacking)}"
         remedy = "keep these labels in the rule (sum by (namespace, pod)) and in the scrape configuration"
         yield Link(metric.name, "Prometheus", _BROKEN, text, remedy)
     else:
-        yield _of_pods(facts, spec, metric, [label["pod"] for label in found.labels])
+        yield _of_pods(facts, spec, metric, [label["pod"] for label in series.labels])
 
 
 def _of_pods(facts: AutoscalerFacts, spec: HpaSpec, metric: MetricSpec, pods: list[str]) -> Link:
@@ -324,25 +324,25 @@ def _adapter(facts: AutoscalerFacts, metric: MetricSpec) -> Iterator[Link]:
 
 
 def _from_api(facts: AutoscalerFacts, metric: MetricSpec, api: str, remedy: str = "") -> Iterator[Link]:
-    found = facts.api.get(metric.name)
-    if found is None:
+    answer = facts.api.get(metric.name)
+    if answer is None:
         yield Link(metric.name, api, _UNKNOWN, "was not asked; --api URL does, with kubectl proxy")
-    elif found.error:
-        yield Link(metric.name, api, _BROKEN, found.error, remedy)
+    elif answer.error:
+        yield Link(metric.name, api, _BROKEN, answer.error, remedy)
     elif metric.type in {MetricType.EXTERNAL, MetricType.OBJECT}:
-        if found.values:
-            yield Link(metric.name, api, _OK, f"has the value {found.shown}" if found.shown else "has a value")
+        if answer.values:
+            yield Link(metric.name, api, _OK, f"has the value {answer.shown}" if answer.shown else "has a value")
         else:
             yield Link(metric.name, api, _BROKEN, "knows it, but has no value", remedy or "see the links before")
-    elif not found.values:
+    elif not answer.values:
         yield Link(metric.name, api, _BROKEN, "knows it, but has no value of a pod", "see the links before")
-    elif found.pods is not None and (lacking := (facts.ready_pods or frozenset()) - found.pods):
+    elif answer.pods is not None and (lacking := (facts.ready_pods or frozenset()) - answer.pods):
         text = (
-            f"has values of {found.values} of {len(facts.ready_pods or ())} ready pods; none of {_shortened(lacking)}"
+            f"has values of {answer.values} of {len(facts.ready_pods or ())} ready pods; none of {_shortened(lacking)}"
         )
         yield Link(metric.name, api, _BROKEN, text, "see the links before; a new pod has values after two scrapes")
     else:
-        yield Link(metric.name, api, _OK, f"has values of {found.values} pods")
+        yield Link(metric.name, api, _OK, f"has values of {answer.values} pods")
 
 
 def _status(facts: AutoscalerFacts, owner: KubernetesObject | None) -> Iterator[Link]:

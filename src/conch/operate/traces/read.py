@@ -41,11 +41,11 @@ def read_traces(sources: Sequence[str]) -> RecordedTraces:
         values, problem = _values(source, _load(source))
         if problem:
             warnings.append(problem)
-        found = spans_of_entries(item for item in values if is_entry(item))
-        found += spans_of_otlp(item for item in values if is_otlp(item))
-        if not found:
+        spans = spans_of_entries(item for item in values if is_entry(item))
+        spans += spans_of_otlp(item for item in values if is_otlp(item))
+        if not spans:
             raise InvalidRequest(_nothing(source, values))
-        roots += link(found)
+        roots += link(spans)
     roots.sort(key=lambda root: -root.ns)
     orphans = sum(1 for root in roots if root.parent and not root.trace_id)
     if orphans:
@@ -162,11 +162,11 @@ def is_otlp(value: object) -> bool:
 def spans_of_otlp(documents: Iterable[dict[str, Any]]) -> list[RecordedSpan]:
     """Return the spans of models. Those of the whole request and of the execution become marks of them."""
     raw = {_id(span.get("spanId")): span for document in documents for span in _raw_spans(document)}
-    found = dict[str, RecordedSpan]()
+    spans = dict[str, RecordedSpan]()
     for number, span in raw.items():
         attributes = _attributes(span)
         if "triton.model_name" in attributes:
-            found[number] = RecordedSpan(
+            spans[number] = RecordedSpan(
                 number,
                 _id(span.get("parentSpanId")),
                 attributes["triton.model_name"],
@@ -177,13 +177,13 @@ def spans_of_otlp(documents: Iterable[dict[str, Any]]) -> list[RecordedSpan]:
                 list(_marks(span)),
             )
     for span in raw.values():
-        if span.get("name") == _COMPUTE and (parent := found.get(_id(span.get("parentSpanId")))):
+        if span.get("name") == _COMPUTE and (parent := spans.get(_id(span.get("parentSpanId")))):
             parent.marks += _marks(span)
-    for model in found.values():
+    for model in spans.values():
         above = raw.get(model.parent, {})
         if above.get("name") == _WHOLE:
             model.marks += _marks(above)
-    return list(found.values())
+    return list(spans.values())
 
 
 def _raw_spans(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -63,17 +63,17 @@ class RecordedSpan:
     def segments(self) -> list[Segment]:
         """Return the phases in chronological order, without gaps."""
         known = sorted(self._known_segments(), key=lambda segment: (segment.start, segment.end))
-        found, at = list[Segment](), self.start
+        segments, at = list[Segment](), self.start
         for segment in known:
             if segment.start > at:
-                found.append(Segment("other", at, segment.start))
+                segments.append(Segment("other", at, segment.start))
             start = max(segment.start, at)  # sending overlaps the execution of a decoupled model
             if segment.end > start:
-                found.append(Segment(segment.phase, start, segment.end))
+                segments.append(Segment(segment.phase, start, segment.end))
                 at = segment.end
         if self.end > at:
-            found.append(Segment("other", at, self.end))
-        return found
+            segments.append(Segment("other", at, self.end))
+        return segments
 
     def own_ns(self) -> list[tuple[str, int]]:
         """Return phases with their times, without the time in which children run."""
@@ -116,13 +116,13 @@ _MAX_DEPTH = 100
 
 def union(intervals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return disjoint intervals, sorted, that cover the same times."""
-    found = list[tuple[int, int]]()
+    union = list[tuple[int, int]]()
     for start, end in sorted(intervals):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if union and start <= union[-1][1]:
+            union[-1] = (union[-1][0], max(end, union[-1][1]))
         else:
-            found.append((start, end))
-    return found
+            union.append((start, end))
+    return union
 
 
 def overlap(segment: Segment, intervals: Sequence[tuple[int, int]]) -> int:
@@ -189,12 +189,12 @@ class SlowCause(NamedTuple):
 
 def causes(root: RecordedSpan) -> list[SlowCause]:
     """Return the phases of all spans, the longest first."""
-    found = dict[tuple[str, str], SlowCause]()
+    causes = dict[tuple[str, str], SlowCause]()
     for _, span in root.walk():
         for phase, ns in span.own_ns():
-            before = found.get((span.id, phase))
-            found[span.id, phase] = SlowCause(phase, span, ns + (before.ns if before else 0))
-    return sorted((cause for cause in found.values() if cause.ns > 0), key=lambda cause: -cause.ns)
+            before = causes.get((span.id, phase))
+            causes[span.id, phase] = SlowCause(phase, span, ns + (before.ns if before else 0))
+    return sorted((cause for cause in causes.values() if cause.ns > 0), key=lambda cause: -cause.ns)
 
 
 def reason(root: RecordedSpan) -> str:

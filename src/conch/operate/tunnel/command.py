@@ -152,11 +152,11 @@ class _AddForward(Action):
     def __call__(self, parser: object, namespace: Namespace, values: object, option_string: str | None = None) -> None:
         reverse = bool(option_string) and str(option_string).startswith("--r")
         try:
-            found = Forward.parse(str(values), reverse=reverse)
+            forward = Forward.parse(str(values), reverse=reverse)
         except ValueError as error:
             assert isinstance(parser, CommandParser)
             parser.error(f"argument {option_string}: {error}")
-        namespace.forwards = [*namespace.forwards, found]
+        namespace.forwards = [*namespace.forwards, forward]
 
 
 def _write_manifests(arguments: Sequence[str]) -> int:

@@ -36,13 +36,13 @@ class Forward:
     @classmethod
     def parse(cls, text: str, *, reverse: bool = False) -> "Forward":
         """Read `[BIND:]PORT:HOST:PORT`; without BIND the port is bound to loopback. Raises ValueError."""
-        found = _FORWARD.fullmatch(text)
-        if found is None:
+        match = _FORWARD.fullmatch(text)
+        if match is None:
             raise ValueError(f"'{text}' is not a valid forward: [BIND:]PORT:HOST:PORT, such as 9400:localhost:9400")
-        ports = int(found["port"]), int(found["host_port"])
+        ports = int(match["port"]), int(match["host_port"])
         if not all(1 <= port <= _MAX_PORT for port in ports):
             raise ValueError(f"'{text}' is not a valid forward: ports are 1 to {_MAX_PORT}")
-        return cls(_bare(found["bind"] or "127.0.0.1"), ports[0], _bare(found["host"]), ports[1], reverse)
+        return cls(_bare(match["bind"] or "127.0.0.1"), ports[0], _bare(match["host"]), ports[1], reverse)
 
     @property
     def loopback(self) -> bool:

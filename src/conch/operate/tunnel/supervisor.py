@@ -263,10 +263,10 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
 
 def _version(path: Path) -> tuple[int, ...]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return ()
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _listed(settings: TunnelSettings) -> str:

@@ -87,7 +87,7 @@ def _write_config_maps(options: Namespace) -> None:
 def _list(options: Namespace) -> None:
     from conch.operate.monitoring.dashboards.catalog import all_dashboards
 
-    found = all_dashboards(options.dcgm_names)
+    listed = all_dashboards(options.dcgm_names)
     if options.json:
         document = [
             {
@@ -104,11 +104,11 @@ def _list(options: Namespace) -> None:
                     for panel in dashboard.panels
                 ],
             }
-            for dashboard in found
+            for dashboard in listed
         ]
         print(json.dumps(document, indent=_INDENT))
         return
-    for dashboard in found:
+    for dashboard in listed:
         print(f"{dashboard.uid}  {dashboard.title}: {dashboard.description}")
         for row in dashboard.rows:
             print(f"  {row.title}: {', '.join(panel.title for panel in row.panels)}")

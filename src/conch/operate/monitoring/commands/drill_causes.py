@@ -26,18 +26,18 @@ _DRILL_LABEL = {"drill": "true"}
 
 def sample_values(values: str) -> list[float | None]:
     """Return the samples of promtool's notation, such as `0+5x3 _x2 7`; None for a missing one."""
-    found: list[float | None] = []
+    samples: list[float | None] = []
     for word in values.split():
         match = _SEGMENT.fullmatch(word)
         if match is None:
             raise ValueError(f"'{word}' is not a sequence of samples")
         count = int(match["count"] or 0)
         if match["first"] == "_":
-            found += [None] * max(count, 1)
+            samples += [None] * max(count, 1)
         else:
             first, step = float(match["first"]), float(match["step"] or 0)
-            found += [first + step * index for index in range(count + 1)]
-    return found
+            samples += [first + step * index for index in range(count + 1)]
+    return samples
 
 
 def live_exposition(proof: Proof, elapsed_s: float, table: MetricTable) -> str:

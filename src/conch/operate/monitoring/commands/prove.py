@@ -193,18 +193,18 @@ class _Prover:
         if self._promtool is None:
             verdict: Verdict = "wrong" if "wrong" in verdicts else "doubtful" if verdicts else "not searched"
             return ProvedRule(path, analysed, verdict)
-        found = self._search(analysed, others, self._promtool)
-        witness = None if found.witness is None else found.witness.series
+        outcome = self._search(analysed, others, self._promtool)
+        witness = None if outcome.witness is None else outcome.witness.series
         if "wrong" in verdicts:
-            return ProvedRule(path, analysed, "wrong", witness, found.refusal)
-        if found.refusal:
-            return ProvedRule(path, analysed, "invalid", None, found.refusal)
-        if found.witness is not None and found.witness.infinite:
+            return ProvedRule(path, analysed, "wrong", witness, outcome.refusal)
+        if outcome.refusal:
+            return ProvedRule(path, analysed, "invalid", None, outcome.refusal)
+        if outcome.witness is not None and outcome.witness.infinite:
             detail = "the series that were tried fire it only by a division by zero"
             return ProvedRule(path, analysed, "doubtful", witness, detail)
         if verdicts:
             return ProvedRule(path, analysed, "doubtful", witness)
-        detail = f"the search ended after {self._limit_s:g} s (--time-limit)" if found.timed_out else ""
+        detail = f"the search ended after {self._limit_s:g} s (--time-limit)" if outcome.timed_out else ""
         return ProvedRule(path, analysed, "not found" if witness is None else "fires", witness, detail)
 
     def _search(self, analysed: AnalysedRule, others: Sequence[AnalysedRule], promtool: str) -> _Found:
@@ -240,13 +240,13 @@ class _Prover:
 
 
 def _needed(tree: Node, trees: dict[str, Node]) -> set[str]:
-    found: set[str] = set()
+    needed: set[str] = set()
     unread = [tree]
     while unread:
-        new = (metric_names(unread.pop()) & trees.keys()) - found
-        found |= new
+        new = (metric_names(unread.pop()) & trees.keys()) - needed
+        needed |= new
         unread += [trees[name] for name in new]
-    return found
+    return needed
 
 
 def _print(proved: Sequence[ProvedRule]) -> None:

@@ -103,12 +103,12 @@ class _Analysis:
             reason = str(error).removeprefix("invalid promql query")  # which says nothing more
             message = f"invalid PromQL {position(rule.expr, error.offset)}{reason and f': {reason}'}"
             return AnalysedRule(rule, None, (RuleProblem("never", "syntax", message, error.offset),))
-        found = self.problems_of(tree)
+        problems = self.problems_of(tree)
         if rule.is_alert:
-            found += [*_condition(tree), *self._for(rule, tree), *self._templates(rule, tree)]
-            found += misfires(rule, tree, self._known, self._range)
+            problems += [*_condition(tree), *self._for(rule, tree), *self._templates(rule, tree)]
+            problems += misfires(rule, tree, self._known, self._range)
         order = {"never": 0, "wrong": 1, "doubtful": 2}
-        problems = sorted(dict.fromkeys(found), key=lambda problem: order[problem.verdict])
+        problems = sorted(dict.fromkeys(problems), key=lambda problem: order[problem.verdict])
         names = dict.fromkeys(use.selector.metric or "" for use in metric_uses(tree))
         unchecked = [name for name in names if name and name not in self._recorded and not self._is_checked(name)]
         return AnalysedRule(rule, tree, tuple(problems), tuple(unchecked))
@@ -202,9 +202,9 @@ class _Analysis:
         name = node.metric or ""
         if name in self._recorded and name not in self._active:
             self._active.append(name)
-            found = self._range(self._recorded[name])
+            values = self._range(self._recorded[name])
             self._active.pop()
-            return found
+            return values
         return self._table.value_range(name)
 
     def _known(self, node: Selector) -> KnownMetric | None:
@@ -281,12 +281,12 @@ class _Analysis:
             return [_partly(problem) for problem in (*left, *right)]
         if node.operator == "unless":
             return [*left, *(_partly(problem) for problem in right), *_without_itself(node)]
-        found = [*left, *right]
+        problems = [*left, *right]
         if node.operator in COMPARISONS:
-            found += self._comparison(node)
+            problems += self._comparison(node)
         if node.operator != "or" and not is_scalar(node.left) and not is_scalar(node.right):
-            found += self._matching(node)
-        return found
+            problems += self._matching(node)
+        return problems
 
     def _comparison(self, node: Binary) -> Iterator[RuleProblem]:
         left, right = self._range(node.left), self._range(node.right)

@@ -49,7 +49,7 @@ class UserRule:
 
 def read_rules(document: YamlDocument) -> list[UserRule]:
     """Return the rules of a document: a rule file, a PrometheusRule object, or a list of rules."""
-    found = []
+    rules = []
     for path, written in _rule_values(document.value):
         meant = _meant_keys(written)
         value = {meant.get(key, key): setting for key, setting in written.items()}
@@ -66,8 +66,8 @@ def read_rules(document: YamlDocument) -> list[UserRule]:
         texts = tuple(str(text) for text in (*labels.values(), *annotations.values()))
         line = faults[0].line if faults else document.line((*path, "expr"))
         expr = str(value.get("expr", "")).strip()
-        found.append(UserRule(str(name), "record" not in value, expr, for_s, line, tuple(labels), texts, value, faults))
-    return found
+        rules.append(UserRule(str(name), "record" not in value, expr, for_s, line, tuple(labels), texts, value, faults))
+    return rules
 
 
 def group_faults(document: YamlDocument) -> list[RuleFault]:
@@ -77,14 +77,14 @@ def group_faults(document: YamlDocument) -> list[RuleFault]:
     if isinstance(value, dict) and value.get("kind") == "PrometheusRule":
         value, prefix = _mapping(value.get("spec")), ("spec",)
     groups = value.get("groups") if isinstance(value, dict) else None
-    found: list[RuleFault] = []
+    faults: list[RuleFault] = []
     names: set[str] = set()
     for index, group in enumerate(groups if isinstance(groups, list) else ()):
         if isinstance(group, dict) and _is_group(group):
             path = (*prefix, "groups", index)
-            found += (RuleFault(text, document.line((*path, *key))) for key, text in _faults_of_group(group, names))
+            faults += (RuleFault(text, document.line((*path, *key))) for key, text in _faults_of_group(group, names))
             names.add(str(group.get("name")))
-    return found
+    return faults
 
 
 def _is_group(group: dict[Any, Any]) -> bool:
@@ -136,13 +136,13 @@ def _is_rule(value: dict[Any, Any], *, in_group: bool) -> bool:
 
 def _meant_keys(value: dict[Any, Any]) -> dict[str, str]:
     """Return the keys that are probably meant by unknown ones."""
-    found: dict[str, str] = {}
+    meant: dict[str, str] = {}
     for key in map(str, value):
         if key not in (*_KEYS, *_EXTENSIONS):
-            free = [key for key in _KEYS if key not in value and key not in found.values()]
+            free = [key for key in _KEYS if key not in value and key not in meant.values()]
             if near := closest(key.lower(), free, _MIN_SIMILARITY):
-                found[key] = near
-    return found
+                meant[key] = near
+    return meant
 
 
 def _faults(written: dict[str, Any], value: dict[str, Any], meant: dict[str, str]) -> Iterator[tuple[str | None, str]]:

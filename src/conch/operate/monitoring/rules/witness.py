@@ -182,25 +182,25 @@ def _clock(tree: Node, for_s: float) -> _Clock:
 
 def _distinct(tree: Node) -> list[Selector]:
     """Return the selectors of different series, without ranges and offsets."""
-    found: dict[str, Selector] = {}
+    selectors: dict[str, Selector] = {}
     for node, _ in walk(tree):
         if isinstance(node, Selector):
             bare = replace(node, range_s=None, offset_s=None, at=None)
-            found.setdefault(render(bare), bare)
-    return list(found.values())
+            selectors.setdefault(render(bare), bare)
+    return list(selectors.values())
 
 
 def _mentioned(tree: Node) -> frozenset[str]:
     """Return the labels that an expression uses: series of unknown metrics have all of them."""
-    found = set[str]()
+    labels = set[str]()
     for node, _ in walk(tree):
         if isinstance(node, Aggregation) and node.grouping == "by":
-            found |= {*node.labels}
+            labels |= {*node.labels}
         elif isinstance(node, Binary):
-            found |= {*node.labels, *node.group_labels} if node.matching == "on" else set()
+            labels |= {*node.labels, *node.group_labels} if node.matching == "on" else set()
         elif isinstance(node, Call) and node.function == "label_replace" and isinstance(node.arguments[3], Text):
-            found.add(node.arguments[3].value)
-    return frozenset(found - {"le"})
+            labels.add(node.arguments[3].value)
+    return frozenset(labels - {"le"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ def _example(pattern: str) -> str:
         if shorter == text:
             break
         text = shorter
-    text = re.sub(r"\[([^\]^])[^\]]*\]|\\d", lambda found: found[1] or "0", text.partition("|")[0])
+    text = re.sub(r"\[([^\]^])[^\]]*\]|\\d", lambda match: match[1] or "0", text.partition("|")[0])
     return re.sub(r"\.[*+]?", "0", re.sub(r"\\(.)", r"\1", text)).strip("^$*+?")
 
 

@@ -72,7 +72,7 @@ def _correspondence(row: dict[Any, Any]) -> Correspondence:
     kind = texts.pop("kind", "")
     if "vllm" in texts:
         texts["vllm-v0"] = texts["vllm-v1"] = texts.pop("vllm")
-    known = {dialect: found for dialect, text in texts.items() if (found := _kind_and_unit(text))}
+    known = {dialect: kind_and_unit for dialect, text in texts.items() if (kind_and_unit := _kind_and_unit(text))}
     unit: str = next((known[dialect][1] for dialect in ("vllm-v1", "conch") if dialect in known), "")
     names = {
         dialect: DialectSeries(text.partition("{")[0], known[dialect][1] if dialect in known else unit, _only(text))

@@ -87,12 +87,12 @@ class Translator:
 
     def query(self, text: str, *, keep_unit: bool = False) -> str:
         """Translate one query. Its values are in the units of the new metrics, or as they were."""
-        found = self._rewritten("query", text)
-        if found is None:
+        rewritten = self._rewritten("query", text)
+        if rewritten is None:
             return text
-        after = self._done("query", text, found.original if keep_unit else found.native, found.remark)
-        if found.part.scale != 1 and not keep_unit:
-            self._remark(f"values are {float(found.part.scale):g} times what they were")
+        after = self._done("query", text, rewritten.original if keep_unit else rewritten.native, rewritten.remark)
+        if rewritten.part.scale != 1 and not keep_unit:
+            self._remark(f"values are {float(rewritten.part.scale):g} times what they were")
         return after
 
     def _groups(self, groups: Any) -> None:
@@ -103,18 +103,18 @@ class Translator:
     def _rule(self, place: str, rule: dict[str, Any]) -> None:
         """Translate a rule. What a recording rule records keeps its unit; alerts compare in the new one."""
         before = str(rule.get("expr", ""))
-        found = self._rewritten(place, before)
-        if found is None:
+        query = self._rewritten(place, before)
+        if query is None:
             return
-        rule["expr"] = self._done(place, before, found.native if rule.get("alert") else found.original, found.remark)
-        if not found.part.translated:
+        rule["expr"] = self._done(place, before, query.native if rule.get("alert") else query.original, query.remark)
+        if not query.part.translated:
             return
         for key in ("annotations", "labels"):
             for name, text in (rule.get(key) or {}).items():
                 if isinstance(text, str):
                     rule[key][name] = _TEMPLATE_LABEL.sub(lambda label: self._label(label[0]), text)
-                    if rule.get("alert") and found.part.scale != 1 and "$value" in text:
-                        self._remark(f"$value is now {float(found.part.scale):g} times what it was")
+                    if rule.get("alert") and query.part.scale != 1 and "$value" in text:
+                        self._remark(f"$value is now {float(query.part.scale):g} times what it was")
 
     def _dashboard(self, dashboard: dict[str, Any]) -> None:
         for place, panel in _panels(dashboard):
@@ -124,9 +124,9 @@ class Translator:
         for annotation in _listed(dashboard, "annotations"):
             if isinstance(annotation.get("expr"), str):
                 place = f"annotation {annotation.get('name', '')}"
-                found = self._rewritten(place, annotation["expr"])
-                if found is not None:
-                    annotation["expr"] = self._done(place, annotation["expr"], found.original, found.remark)
+                query = self._rewritten(place, annotation["expr"])
+                if query is not None:
+                    annotation["expr"] = self._done(place, annotation["expr"], query.original, query.remark)
 
     def _panel(self, place: str, panel: dict[str, Any]) -> None:
         """Translate a panel's queries, and its unit and thresholds if all queries change alike."""
@@ -142,7 +142,7 @@ class Translator:
             target["expr"] = self._done(f"{place}/{target.get('refId', '')}", target["expr"], text, query.remark)
             if query.part.translated and isinstance(target.get("legendFormat"), str):
                 legend = target["legendFormat"]
-                target["legendFormat"] = _LEGEND_LABEL.sub(lambda found: f"{{{{{self._label(found[1])}}}}}", legend)
+                target["legendFormat"] = _LEGEND_LABEL.sub(lambda match: f"{{{{{self._label(match[1])}}}}}", legend)
 
     def _variable(self, place: str, variable: dict[str, Any]) -> None:
         query = variable.get("query")
@@ -166,12 +166,12 @@ class Translator:
                 selector, comma, label = inner.rpartition(",") if function == _LABEL_VALUES else (inner, "", "")
                 if not selector:
                     break  # the values of a label of all metrics
-                found = self._rewritten(place, selector, whole=text, patterns=function == _LABEL_VALUES)
-                if found is None:
+                query = self._rewritten(place, selector, whole=text, patterns=function == _LABEL_VALUES)
+                if query is None:
                     return text
-                name = self._label(label.strip()) if found.part.translated else label.strip()
-                rewritten = found.native if function == _LABEL_VALUES else found.original
-                return self._done(place, text, f"{function}{rewritten}{comma and ', '}{name})", found.remark)
+                name = self._label(label.strip()) if query.part.translated else label.strip()
+                rewritten = query.native if function == _LABEL_VALUES else query.original
+                return self._done(place, text, f"{function}{rewritten}{comma and ', '}{name})", query.remark)
         return text
 
     def _rewritten(self, place: str, text: str, *, whole: str = "", patterns: bool = False) -> _Query | None:

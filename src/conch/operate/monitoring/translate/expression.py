@@ -132,13 +132,13 @@ class Rewriter:
 
     def _counterpart(self, node: Selector) -> Counterpart:
         assert node.metric is not None
-        found = counterparts(node.metric, self._source, self._target)
-        if not found:
+        entries = counterparts(node.metric, self._source, self._target)
+        if not entries:
             raise Untranslatable(node.metric, reason(node.metric, self._source, self._target))
         exact = {(matcher.label, matcher.value) for matcher in node.matchers if matcher.operator == "="}
-        fitting = [entry for entry in found if exact.issuperset(entry.required)]
+        fitting = [entry for entry in entries if exact.issuperset(entry.required)]
         if not fitting:
-            needed = dict.fromkeys(f'{label}="{value}"' for entry in found for label, value in entry.required)
+            needed = dict.fromkeys(f'{label}="{value}"' for entry in entries for label, value in entry.required)
             raise Untranslatable(node.metric, f"its selector must have {' or '.join(needed)}")
         return fitting[0]
 

@@ -48,7 +48,7 @@ class ClusterFacts:
 
     def objects(self) -> list[dict[str, Any]]:
         """Return the objects of the namespace; kinds that the cluster does not have are omitted. Raises ConfigError."""
-        found: list[dict[str, Any]] = []
+        objects: list[dict[str, Any]] = []
         for path, kind in _KINDS.items():
             try:
                 answer = self._api.get(path.format(quote(self._namespace)))
@@ -61,8 +61,8 @@ class ClusterFacts:
                 continue
             # Items of a list have neither kind nor version.
             version = path.partition("/namespaces")[0].removeprefix("/apis/").removeprefix("/api/")
-            found += [{**item, "kind": kind, "apiVersion": version} for item in items(answer, "items")]
-        return found
+            objects += [{**item, "kind": kind, "apiVersion": version} for item in items(answer, "items")]
+        return objects
 
     def ready_pods(self, workload: Mapping[str, Any]) -> frozenset[str] | None:
         """Return the names of the ready pods of a workload; None if they cannot be read."""
@@ -204,8 +204,8 @@ def _facts(
     return AutoscalerFacts(autoscaler, others, adapter, series, api, pods)
 
 
-def _is_named(found: Mapping[str, Any], kind: object, name: object) -> bool:
-    return (found.get("kind"), name_of(found)) == (kind, name)
+def _is_named(document: Mapping[str, Any], kind: object, name: object) -> bool:
+    return (document.get("kind"), name_of(document)) == (kind, name)
 
 
 def _query(kind: str, name: str, namespace: str, owner: Mapping[str, Any] | None) -> str:
@@ -241,7 +241,7 @@ def _documents(file: str) -> list[dict[str, Any]]:
 
 def _adapter_rules(objects: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
     """Return the rules of prometheus-adapter: values of its chart, its configuration, or a ConfigMap with either."""
-    found: list[Mapping[str, Any]] | None = None
+    adapter_rules: list[Mapping[str, Any]] | None = None
     for candidate in objects:
         data = part(candidate, "data") if candidate.get("kind") == "ConfigMap" else None
         texts = data.values() if isinstance(data, Mapping) else ()
@@ -250,8 +250,8 @@ def _adapter_rules(objects: Sequence[Mapping[str, Any]]) -> list[Mapping[str, An
             if isinstance(rules, Mapping):
                 rules = rules.get("custom")
             if isinstance(rules, list) and any("seriesQuery" in rule for rule in rules if isinstance(rule, Mapping)):
-                found = [*(found or []), *(rule for rule in rules if isinstance(rule, Mapping))]
-    return found
+                adapter_rules = [*(adapter_rules or []), *(rule for rule in rules if isinstance(rule, Mapping))]
+    return adapter_rules
 
 
 def _quietly(text: str) -> list[Any]:

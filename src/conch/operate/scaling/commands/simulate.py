@@ -175,17 +175,17 @@ def _rate(text: str) -> float:
 
 def _numbers(path: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
     """Return the numbers of a file, one a line: the last column, so that a time may stand before."""
-    found = []
+    numbers = []
     for number, line in enumerate(read_text(Path(path)).splitlines(), 1):
         cell = line.replace(",", " ").split()[-1:] or [""]
         if not cell[0] or line.startswith("#"):
             continue
         try:
-            found.append(float(cell[0]))
+            numbers.append(float(cell[0]))
         except ValueError:
             if number > 1:  # the first line may name columns
                 raise ConfigError(f"{path}:{number}: '{cell[0]}' is not a number of requests") from None
-    return np.array(found)
+    return np.array(numbers)
 
 
 def _service(given: SimulationSettings) -> ServiceModel:
@@ -252,17 +252,17 @@ def _fault(text: str) -> Fault:
 
 def from_files(hpas: Sequence[Path], scaled_objects: Sequence[Path]) -> list[NamedPolicy]:
     """Read policies. Raises ConfigError."""
-    found = [
+    policies = [
         _read_policy(path, autoscaler, read_hpa)
         for path in hpas
         for autoscaler in _documents(path, "HorizontalPodAutoscaler")
     ]
-    found += [
+    policies += [
         _read_policy(path, scaled_object, read_scaled_object)
         for path in scaled_objects
         for scaled_object in _documents(path, "ScaledObject")
     ]
-    return found
+    return policies
 
 
 def _read_policy(
@@ -277,10 +277,10 @@ def _read_policy(
 
 def _documents(path: Path, kind: str) -> list[dict[str, Any]]:
     """Return the objects of a kind in a file, which may have others."""
-    found = [document for document in listed(read_yaml(path)) if document.get("kind") == kind]
-    if not found:
+    objects = [document for document in listed(read_yaml(path)) if document.get("kind") == kind]
+    if not objects:
         raise ConfigError(f"{path}: no object of the kind {kind}")
-    return found
+    return objects
 
 
 def built_in(word: str, given: SimulationSettings, scenario: Scenario) -> NamedPolicy:

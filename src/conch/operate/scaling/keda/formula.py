@@ -152,10 +152,10 @@ OPERATORS: dict[str, Callable[[Value, Value], Value]] = {
 
 
 def _flat(values: Sequence[Value]) -> list[float]:
-    found: list[float] = []
+    numbers: list[float] = []
     for value in values:
-        found += _flat(value) if isinstance(value, list) else [_as_number(value)]
-    return found
+        numbers += _flat(value) if isinstance(value, list) else [_as_number(value)]
+    return numbers
 
 
 def _largest(*values: Value) -> float:
@@ -220,7 +220,7 @@ def call_predicate(name: str, sequence: Value, predicate: Callable[[Values], Val
     if name == "sum":
         return sum(map(_as_number, results))
     fulfilled = [item for item, result in zip(items, results, strict=True) if is_condition(result)]
-    found: dict[str, Value] = {
+    by_function: dict[str, Value] = {
         "all": len(fulfilled) == len(items),
         "any": bool(fulfilled),
         "none": not fulfilled,
@@ -229,7 +229,7 @@ def call_predicate(name: str, sequence: Value, predicate: Callable[[Values], Val
         "filter": fulfilled,
         "find": fulfilled[0] if fulfilled else None,
     }
-    return found[name]
+    return by_function[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,8 +281,8 @@ class _FormulaParser:
         self._advance()
 
     def error(self, expected: str) -> ConfigError:
-        found = f"'{self.word}'" if self.word else "the end"
-        return ConfigError(f"{self._path}: expected {expected}, got {found} in '{self._text[:60]}'")
+        token = f"'{self.word}'" if self.word else "the end"
+        return ConfigError(f"{self._path}: expected {expected}, got {token} in '{self._text[:60]}'")
 
     def expression(self, precedence: int) -> _Term:
         self._depth += 1

@@ -22,12 +22,12 @@ class Flapping:
 
 def turns(events: Sequence[ScalingEvent]) -> list[ScalingEvent]:
     """Return the changes in the direction opposite to one less than 15 minutes before."""
-    found = []
+    turns = []
     for before, event in pairwise(events):
         rose, rises = before.after > before.before, event.after > event.before
         if rose is not rises and event.at_s - before.at_s < _TURN_WITHIN_S:
-            found.append(event)
-    return found
+            turns.append(event)
+    return turns
 
 
 def flapping(events: Sequence[ScalingEvent]) -> Flapping | None:
@@ -51,21 +51,21 @@ def only_rises(run: SimulationRun) -> bool:
 
 def remarks(run: SimulationRun) -> list[str]:
     """Return what is wrong with a run, in words."""
-    found = []
+    remarks = []
     worst = flapping(run.events)
     if worst is not None:
-        found.append(
+        remarks.append(
             f"flapping: {worst.turns} changes of direction in the hour from {clock(worst.at_s)}; "
             "raise scaleDown.stabilizationWindowSeconds, or smooth the metric"
         )
     if only_rises(run):
-        found.append("only scales up: the metric never falls; scale on a rate or a ratio, not on a counter")
+        remarks.append("only scales up: the metric never falls; scale on a rate or a ratio, not on a counter")
     if int(run.ready.min()) == 0:
-        found.append("no replica was ready at times: requests failed")
+        remarks.append("no replica was ready at times: requests failed")
     unread = sum(count for reason, count in run.reasons.items() if reason.startswith("FailedGet"))
     if unread:
-        found.append(f"the metric could not be read at {unread} syncs; replicas stayed")
-    return found
+        remarks.append(f"the metric could not be read at {unread} syncs; replicas stayed")
+    return remarks
 
 
 def best(runs: Sequence[SimulationRun]) -> SimulationRun:

@@ -235,12 +235,12 @@ class LateShares:
         `backlog_s` is waited by all; `length` is that of an execution, relative to one request.
         """
         left_s = self._objective_s - backlog_s
-        found = np.zeros(len(left_s))
+        shares = np.zeros(len(left_s))
         for index, weight in _corners(
             (self._lengths, length), (self._utilizations, utilization), (self._limits_s, np.maximum(left_s, 0))
         ):
-            found += weight * self._table[index]
-        return np.where(left_s <= 0, 1.0, np.clip(found, 0.0, 1.0))
+            shares += weight * self._table[index]
+        return np.where(left_s <= 0, 1.0, np.clip(shares, 0.0, 1.0))
 
 
 def _waits(
@@ -287,15 +287,17 @@ def _corners(
     *axes: tuple[NDArray[np.float64], NDArray[np.float64]],
 ) -> list[tuple[tuple[NDArray[np.int64], ...], NDArray[np.float64]]]:
     """Return indices and weights of a linear interpolation between the points of a table."""
-    found: list[tuple[tuple[NDArray[np.int64], ...], NDArray[np.float64]]] = [((), np.ones(len(axes[0][1])))]
+    corners: list[tuple[tuple[NDArray[np.int64], ...], NDArray[np.float64]]] = [((), np.ones(len(axes[0][1])))]
     for points, values in axes:
         if len(points) == 1:
-            found = [((*index, np.zeros(len(values), np.int64)), weight) for index, weight in found]
+            corners = [((*index, np.zeros(len(values), np.int64)), weight) for index, weight in corners]
             continue
         place = np.clip((values - points[0]) / (points[1] - points[0]), 0, len(points) - 1)
         low = np.minimum(place.astype(np.int64), len(points) - 2)
         part = place - low
-        found = [
-            ((*index, low + side), weight * (part if side else 1 - part)) for index, weight in found for side in (0, 1)
+        corners = [
+            ((*index, low + side), weight * (part if side else 1 - part))
+            for index, weight in corners
+            for side in (0, 1)
         ]
-    return found
+    return corners

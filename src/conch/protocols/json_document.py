@@ -108,13 +108,13 @@ def unsigned(value: Any, key: str) -> int:
 
 def parameters_of(parent: dict[str, Any]) -> dict[str, Any]:
     """Return the `parameters` object of a request, an input or an output; an empty one by default."""
-    found = parent.get("parameters", _NO_PARAMETERS)
-    if type(found) is not dict:
+    parameters = parent.get("parameters", _NO_PARAMETERS)
+    if type(parameters) is not dict:
         raise InvalidRequest(
             "failed to get request params.: attempt to get members for non-object; "
-            f"'parameters' is an object, not {shown(found)}"
+            f"'parameters' is an object, not {shown(parameters)}"
         )
-    return found
+    return parameters
 
 
 def key_at_end(error: InvalidRequest, key: str) -> InvalidRequest:

@@ -77,11 +77,11 @@ def _remaining_ns(text: str, now: float, whole: str) -> int:
 
 def _time(text: str, whole: str) -> float:
     try:
-        found = datetime.fromisoformat(text)
+        deadline = datetime.fromisoformat(text)
     except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
+        deadline = None
+    if deadline is None or deadline.tzinfo is None:
         raise InvalidRequest(
             f"X-Request-Deadline '{whole}': '{text}' is not a time with a time zone, such as 2026-11-24T03:00:00.250Z"
         )
-    return found.timestamp()
+    return deadline.timestamp()

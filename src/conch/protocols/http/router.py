@@ -104,7 +104,7 @@ class Router:
 
     def _add(self, path: str, route: Route) -> None:
         if "{" not in path:
-            found = self._exact.setdefault(path, _Match({})).routes
+            routes = self._exact.setdefault(path, _Match({})).routes
         else:
             segments = tuple(path.split("/"))
             patterns = self._patterns.setdefault(len(segments), [])
@@ -112,9 +112,9 @@ class Router:
             if not known:
                 known = [_Pattern(segments, {}, "{version}" in route.path)]
                 patterns.append(known[0])
-            found = known[0].routes
+            routes = known[0].routes
         for method in route.methods:
-            found[method] = route
+            routes[method] = route
 
     def __call__(self, request: HttpRequest, reply: HttpReply) -> None:
         """Answer one request."""
@@ -235,8 +235,8 @@ class Router:
         """Match a path with names or below the alias; None if it does not exist."""
         if self._alias is not None and path.startswith(self._alias[0] + self._alias[1]):
             plain = path[len(self._alias[0]) :]
-            found = self._matches.get(plain) or self._find(plain)
-            return None if found is None else found._replace(prefix=self._alias[0])
+            target = self._matches.get(plain) or self._find(plain)
+            return None if target is None else target._replace(prefix=self._alias[0])
         sent = path.split("/")
         for pattern in self._patterns.get(len(sent), ()):
             name: str | None = None

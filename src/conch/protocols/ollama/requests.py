@@ -172,8 +172,13 @@ def _common(fields: Fields) -> dict[str, Any]:
     for name in _PARTS:
         fields.take(name)
     model = model_name(fields.required_text("model"))
-    found = {"model": model, "params": _params(fields), "stream": fields.boolean("stream", True), "include_usage": True}
-    return {**found, "ignored": fields.done()}
+    return {
+        "model": model,
+        "params": _params(fields),
+        "stream": fields.boolean("stream", True),
+        "include_usage": True,
+        "ignored": fields.done(),
+    }
 
 
 def _params(fields: Fields) -> SamplingParams:

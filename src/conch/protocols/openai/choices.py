@@ -96,13 +96,13 @@ class Form(GenerationForm):
 
     def _prompt_fields(self, prompt: PromptTokens | None) -> dict[str, Any]:
         """Return the prompt's token ids and log probabilities in vLLM's form, if requested."""
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if prompt is None:
-            return found
+            return fields
         if self.options.token_ids:
-            found["prompt_token_ids"] = [*prompt.token_ids]
+            fields["prompt_token_ids"] = [*prompt.token_ids]
         if self.options.prompt_logprobs:
-            found["prompt_logprobs"] = [
+            fields["prompt_logprobs"] = [
                 {
                     str(alternative.token_id): {
                         "logprob": alternative.logprob,
@@ -114,7 +114,7 @@ class Form(GenerationForm):
                 or None
                 for token in prompt.logprobs
             ]
-        return found
+        return fields
 
 
 class ChatForm(Form):

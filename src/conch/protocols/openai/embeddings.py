@@ -91,4 +91,4 @@ def _embedding(vector: npt.NDArray[np.float32], encoding: str) -> Any:
 
 
 def _empty(inputs: Sequence[str | Sequence[int]]) -> int:
-    return next(index for index, each in enumerate(inputs) if not each)
+    return next(index for index, text in enumerate(inputs) if not text)

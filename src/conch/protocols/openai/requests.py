@@ -312,29 +312,29 @@ def _logprobs_of_completion(fields: Fields) -> int | None:
 
 
 def _structured(fields: Fields) -> StructuredOutput | None:
-    found: list[StructuredOutput] = []
+    outputs: list[StructuredOutput] = []
     form = fields.inner("response_format")
     if form is not None:
         kind = form.required_text("type")
         if kind == "json_object":
-            found.append(StructuredOutput("json_object"))
+            outputs.append(StructuredOutput("json_object"))
         elif kind == "json_schema":
             described = form.inner("json_schema")
             schema = None if described is None else described.object("schema")
             if schema is None:
                 raise form.wrong("json_schema", "'response_format.json_schema' must hold a 'schema'")
-            found.append(StructuredOutput("json", orjson.dumps(schema).decode()))
+            outputs.append(StructuredOutput("json", orjson.dumps(schema).decode()))
         elif kind != "text":
             raise form.wrong("type", f"'response_format.type' must be text, json_object or json_schema, got '{kind}'")
     # vLLM's fields, in older and in newer releases.
-    found += _structures(fields, "guided_")
+    outputs += _structures(fields, "guided_")
     newer = fields.inner("structured_outputs")
     if newer is not None:
-        found += _structures(newer, "")
-    if len(found) > 1:
+        outputs += _structures(newer, "")
+    if len(outputs) > 1:
         names = "response_format, structured_outputs and the guided_… fields"
         raise InvalidField("response_format", f"only one of {names} can be given")
-    return found[0] if found else None
+    return outputs[0] if outputs else None
 
 
 def _structures(fields: Fields, prefix: str) -> Iterator[StructuredOutput]:

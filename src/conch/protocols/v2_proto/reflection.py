@@ -89,14 +89,14 @@ class Reflection:
 
 def _with_imports(file: FileDescriptor) -> Iterator[FileDescriptor]:
     """Yield a file and, once each, the files that it imports."""
-    found = {file.name: file}
+    files = {file.name: file}
     waiting = [file]
     while waiting:
         for imported in waiting.pop().dependencies:
-            if imported.name not in found:
-                found[imported.name] = imported
+            if imported.name not in files:
+                files[imported.name] = imported
                 waiting.append(imported)
-    yield from found.values()
+    yield from files.values()
 
 
 def _symbols(file: FileDescriptor) -> Iterator[str]:

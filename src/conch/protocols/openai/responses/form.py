@@ -222,10 +222,10 @@ class ResponseForm(GenerationForm):
             events += self._of_item("response.content_part.added", {"content_index": 0, "part": part})
         if not logprobs:
             return events + self._text_event(text)
-        found = [_logprob(token) for token in logprobs]
+        described = [_logprob(token) for token in logprobs]
         self._text.append(text)
-        self._logprobs += found
-        fields = {"content_index": 0, "delta": text, "logprobs": found}
+        self._logprobs += described
+        fields = {"content_index": 0, "delta": text, "logprobs": described}
         return events + self._of_item("response.output_text.delta", fields)
 
     def _reasoning(self, part: Reasoning) -> bytes:

@@ -63,10 +63,10 @@ def read_input(value: Any) -> ReadInput:
     else:
         for index, item in enumerate(value):
             reader.add(item, f"input[{index}]")
-    found = reader.conversation()
-    if not found.messages:
+    conversation = reader.conversation()
+    if not conversation.messages:
         raise InvalidField("input", "'input' has no message")
-    return found
+    return conversation
 
 
 def messages_of(items: Sequence[Any]) -> list[dict[str, Any]]:
@@ -109,18 +109,18 @@ def listed_items(items: bytes, key: str) -> list[dict[str, Any]]:
 
 class _ItemReader:
     def __init__(self) -> None:
-        self._found = ReadInput()
+        self._input = ReadInput()
         self._names: dict[str, str] = {}  # of called tools, by the ids of calls
 
     def conversation(self) -> ReadInput:
         """Return what was read, without turns of the model that are empty."""
-        messages = self._found.messages
-        self._found.messages = [
+        messages = self._input.messages
+        self._input.messages = [
             message
             for message in messages
             if message["role"] != "assistant" or message["content"] or message.get("tool_calls")
         ]
-        return self._found
+        return self._input
 
     def add(self, item: Any, where: str) -> None:
         """Add one item. Raises InvalidField."""
@@ -136,21 +136,21 @@ class _ItemReader:
         elif kind == "reasoning":
             self._add_reasoning(item, where)
         elif kind == "additional_tools":
-            self._found.tools += _array(item, "tools", where)
+            self._input.tools += _array(item, "tools", where)
         elif kind == "item_reference":
             text = f"'{where}' refers to the item '{item.get('id')}': send the item itself, or 'previous_response_id'"
             raise InvalidField(where, text)
         elif isinstance(kind, str) and kind in SERVER_ITEMS:
-            self._found.ignore(f"input.{kind}")
+            self._input.ignore(f"input.{kind}")
             return
         else:
             raise InvalidField(f"{where}.type", f"'{where}.type' is not supported: {_shown(kind)}")
         for path in _ITEMS.undecided(item):
-            self._found.ignore(path)
+            self._input.ignore(path)
 
     def add_text(self, role: str, text: str | list[dict[str, Any]]) -> None:
         """Add a text, or a text with images, to the last message if that has the same role."""
-        messages = self._found.messages
+        messages = self._input.messages
         last = messages[-1] if messages else None
         if last is not None and last["role"] == role:
             # Templates may require that user and assistant take turns, and have one system message.
@@ -189,14 +189,14 @@ class _ItemReader:
             return str(part["refusal"])
         if kind in ("input_image", "input_file") and of_tool:
             # The result of a tool: a refusal would end the client's session.
-            self._found.ignore(f"input.{kind}")
+            self._input.ignore(f"input.{kind}")
             return f"[{kind.removeprefix('input_')}: not shown, only images of the user are]"
         text = f"'{where}' must be a text, or an image of the user, got {_shown(kind)}"
         raise InvalidField(where, f"{text}: others are not supported by this API")
 
     def _turn(self) -> dict[str, Any]:
         """Return the message of the model's current turn."""
-        messages = self._found.messages
+        messages = self._input.messages
         if not messages or messages[-1]["role"] != "assistant":
             messages.append({"role": "assistant", "content": ""})
         return messages[-1]
@@ -228,7 +228,7 @@ class _ItemReader:
         message = {"role": "tool", "content": text, "tool_call_id": call_id}
         if call_id in self._names:
             message["name"] = self._names[call_id]
-        self._found.messages.append(message)
+        self._input.messages.append(message)
 
     def _add_reasoning(self, item: Mapping[str, Any], where: str) -> None:
         text = _decoded(item.get("encrypted_content"))
@@ -240,7 +240,7 @@ class _ItemReader:
             before = turn.get("reasoning_content")
             turn["reasoning_content"] = f"{before}\n\n{text}" if before else text
         elif item.get("encrypted_content"):
-            self._found.ignore("input.encrypted_content")  # of another server
+            self._input.ignore("input.encrypted_content")  # of another server
 
 
 def _image(part: Any, where: str) -> dict[str, Any] | None:

@@ -76,8 +76,8 @@ def _text(path: Path) -> str:
 
 
 def _field(cpuinfo: str, name: str) -> str:
-    found = re.search(rf"^{name}\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    return found[1].strip() if found else ""
+    match = re.search(rf"^{name}\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    return match[1].strip() if match else ""
 
 
 def _mean(values: Iterable[float]) -> float | None:
@@ -96,13 +96,13 @@ def _max_mhz(root: Path) -> float | None:
 
 
 def _memory_bytes(root: Path) -> int | None:
-    found = re.search(r"^MemTotal:\s*(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
-    return int(found[1]) * 1024 if found else None
+    match = re.search(r"^MemTotal:\s*(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
 
 
 def _os_name(root: Path) -> str:
-    found = re.search(r'^PRETTY_NAME="?([^"\n]+)', _text(root / "etc/os-release"), re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(r'^PRETTY_NAME="?([^"\n]+)', _text(root / "etc/os-release"), re.MULTILINE)
+    return match[1] if match else ""
 
 
 def _virtualization(root: Path, cpuinfo: str) -> str:
@@ -124,13 +124,13 @@ def _container(root: Path) -> str:
 
 
 def _package_versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _load_average() -> tuple[float, ...]:

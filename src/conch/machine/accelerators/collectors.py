@@ -149,8 +149,8 @@ class Collector(Protocol):
 def device_sample(device: DeviceIdentity, readings: Mapping[str, float | None], **values: Any) -> DeviceSample:
     """Return a sample in which readings without a value are unsupported. `values` are other fields of the sample."""
     missing = tuple(name for name in READINGS if readings.get(name) is None)
-    found = {name: value for name, value in readings.items() if value is not None}
-    return DeviceSample(device, found, unsupported=(*missing, *values.pop("unsupported", ())), **values)
+    supported = {name: value for name, value in readings.items() if value is not None}
+    return DeviceSample(device, supported, unsupported=(*missing, *values.pop("unsupported", ())), **values)
 
 
 def native_values(values: Mapping[str, float | None], labels: Mapping[str, str]) -> tuple[NativeValue, ...]:

@@ -51,8 +51,7 @@ def device_labels(device: DeviceIdentity) -> dict[str, str]:
 
 def container_labels(device: DeviceIdentity, containers: Containers) -> Sequence[dict[str, str]]:
     """Return the labels for the containers of a device: one empty set if it is not allocated to any."""
-    found = containers.get(device.uuid) or ()
-    return [container.labels() for container in found] or [{}]
+    return [container.labels() for container in containers.get(device.uuid, ())] or [{}]
 
 
 def sample_families(samples: Sequence[VendorSample], containers: Containers) -> Iterator[Family]:

@@ -62,10 +62,10 @@ def visible_gpus(installed: Sequence[InstalledGpu], environment: Mapping[str, st
     """Return the devices that CUDA shows to a process with this environment, numbered from 0."""
     granted = _granted(installed, environment.get(_CONTAINER_VARIABLE))
     requested = environment.get(CUDA_VARIABLE)
-    found = _all_of(granted) if requested is None else _requested(granted, requested)
+    shown = _all_of(granted) if requested is None else _requested(granted, requested)
     return [
         Gpu(number, uuid, gpu.name, gpu.memory_bytes, gpu.compute_capability, gpu.used_bytes)
-        for number, (gpu, uuid) in enumerate(_usable_together(found))
+        for number, (gpu, uuid) in enumerate(_usable_together(shown))
     ]
 
 
@@ -131,9 +131,9 @@ def _device(gpu: InstalledGpu) -> tuple[InstalledGpu, str] | None:
     return (gpu, gpu.mig_slices[0]) if gpu.mig_slices else None
 
 
-def _usable_together(found: Iterable[tuple[InstalledGpu, str]]) -> list[tuple[InstalledGpu, str]]:
+def _usable_together(requested: Iterable[tuple[InstalledGpu, str]]) -> list[tuple[InstalledGpu, str]]:
     """Apply MIG's rule: a process uses either whole GPUs or a single slice ("MIG User Guide", device enumeration)."""
-    devices = list(found)
+    devices = list(requested)
     whole = [device for device in devices if not device[0].mig_enabled]
     if len(whole) == len(devices):
         return devices

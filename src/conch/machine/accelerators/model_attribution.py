@@ -68,13 +68,13 @@ def model_usage(
 ) -> list[ModelUsage]:
     """Return the usage of each device by each model's process with its descendants, summed."""
     by_pid = {model.pid: model for model in models}
-    found: dict[tuple[str, AttributedProcess], list[ProcessUsage]] = {}
+    usages: dict[tuple[str, AttributedProcess], list[ProcessUsage]] = {}
     for sample in samples:
         for device in sample.devices:
             for process in device.processes:
                 owner = _owner(process.pid, by_pid, ids)
                 if owner is not None:
-                    found.setdefault((device.device.uuid, owner), []).append(process)
+                    usages.setdefault((device.device.uuid, owner), []).append(process)
     return [
         ModelUsage(
             model.model,
@@ -84,7 +84,7 @@ def model_usage(
             _sum(process.memory_bytes for process in processes),
             _sum(process.utilization_ratio for process in processes),
         )
-        for (uuid, model), processes in found.items()
+        for (uuid, model), processes in usages.items()
     ]
 
 

@@ -141,14 +141,14 @@ def _exposed(names: DcgmNames | None, counters: CounterFile | None) -> Iterator[
     chosen = {counter.field.legacy.name: counter for counter in counters.counters} if counters is not None else None
     legacy, current = names != "4.7", names in ("4.7", "both")
     for field in dcgm_fields():
-        found = None if chosen is None else chosen.get(field.legacy.name)
-        if chosen is not None and found is None:
+        counter_of_field = None if chosen is None else chosen.get(field.legacy.name)
+        if chosen is not None and counter_of_field is None:
             continue
         same = field.legacy is field.current
-        if legacy and (field.legacy_default or found is not None):
-            yield _of(field, _described(field.legacy, found), legacy=True, both=same and current)
-        if current and not (same and legacy) and (field.current_default or found is not None):
-            yield _of(field, _described(field.current, found), legacy=False, both=False)
+        if legacy and (field.legacy_default or counter_of_field is not None):
+            yield _of(field, _described(field.legacy, counter_of_field), legacy=True, both=same and current)
+        if current and not (same and legacy) and (field.current_default or counter_of_field is not None):
+            yield _of(field, _described(field.current, counter_of_field), legacy=False, both=False)
 
 
 def _described(metric: MetricDefinition, counter: Counter | None) -> MetricDefinition:

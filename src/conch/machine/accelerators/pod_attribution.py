@@ -32,11 +32,11 @@ class Allocation:
 def assign(devices: Iterable[DeviceIdentity], allocations: Iterable[Allocation]) -> dict[str, tuple[PodContainer, ...]]:
     """Return the containers of each device by UUID. A shared device has several; each stands once."""
     by_key = _by_key(devices)
-    found: dict[str, dict[PodContainer, None]] = {}
+    containers_of: dict[str, dict[PodContainer, None]] = {}
     for allocation in allocations:
         for uuid in _uuids(by_key, allocation.resource, allocation.device_id):
-            found.setdefault(uuid, {})[allocation.container] = None
-    return {uuid: tuple(containers) for uuid, containers in found.items()}
+            containers_of.setdefault(uuid, {})[allocation.container] = None
+    return {uuid: tuple(containers) for uuid, containers in containers_of.items()}
 
 
 def unmatched(devices: Iterable[DeviceIdentity], offered: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -47,11 +47,11 @@ def unmatched(devices: Iterable[DeviceIdentity], offered: Iterable[tuple[str, st
 
 def _by_key(devices: Iterable[DeviceIdentity]) -> dict[str, tuple[str, ...]]:
     """Return the UUIDs of the devices that a name means: a NeuronDevice's are those of its cores."""
-    found: dict[str, tuple[str, ...]] = {}
+    uuids: dict[str, tuple[str, ...]] = {}
     for device in devices:
         for key in {device.uuid, device.pci_bus_id.lower(), *device.aliases} - {""}:
-            found[key] = (*found.get(key, ()), device.uuid)
-    return found
+            uuids[key] = (*uuids.get(key, ()), device.uuid)
+    return uuids
 
 
 def _uuids(by_key: dict[str, tuple[str, ...]], resource: str, device_id: str) -> tuple[str, ...]:

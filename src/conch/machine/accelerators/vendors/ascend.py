@@ -90,11 +90,11 @@ class AscendCollector(Collector):
     def _read_clocks(self, card: int) -> None:
         """Read the clocks of a card's chips; a card that does not report them has none."""
         try:
-            found = parse_clocks(run_tool(_TOOL, "info", "-t", "common", "-i", str(card)))
+            clocks = parse_clocks(run_tool(_TOOL, "info", "-t", "common", "-i", str(card)))
         except CollectorError:
-            found = {}
+            clocks = {}
         kept = {key: clock for key, clock in self._clocks.items() if key[0] != card}
-        self._clocks = kept | {(card, chip): clock for chip, clock in found.items()}
+        self._clocks = kept | {(card, chip): clock for chip, clock in clocks.items()}
 
 
 def parse_info(output: bytes) -> list[Chip]:
@@ -149,16 +149,16 @@ def _chip(card: tuple[int, str, list[str]], row: "re.Match[str]", cells: list[st
 
 def sections(output: bytes) -> Iterator[dict[str, str]]:
     """Yield the `key : value` blocks of an output of `npu-smi info -t …`; a blank line or a chip's name ends one."""
-    found: dict[str, str] = {}
+    section: dict[str, str] = {}
     for line in output.decode(errors="replace").splitlines():
         key, colon, value = line.partition(":")
-        if found and (not line.strip() or key.strip() == "Chip Name"):
-            yield found
-            found = {}
+        if section and (not line.strip() or key.strip() == "Chip Name"):
+            yield section
+            section = {}
         if colon:
-            found[key.strip()] = value.strip()
-    if found:
-        yield found
+            section[key.strip()] = value.strip()
+    if section:
+        yield section
 
 
 def parse_clocks(output: bytes) -> dict[int, float]:

@@ -100,8 +100,8 @@ def parse_cnmon(output: bytes, cards: Mapping[int, Mapping[str, Any]] | None = N
             raise malformed(_TOOL, n, line)
     if not known:
         raise malformed(_TOOL, 1, output[:120].decode(errors="replace"))
-    found = (cards or {}).get
-    return VendorSample("cambricon", tuple(_device(row, found(row[0], {}), usage.get(row[0], ())) for row in rows))
+    cards = cards or {}
+    return VendorSample("cambricon", tuple(_device(row, cards.get(row[0], {}), usage.get(row[0], ())) for row in rows))
 
 
 def _device(

@@ -153,10 +153,10 @@ def _rows(output: bytes) -> Iterator[tuple[int, dict[str, float | None]]]:
     for n, line in lines[heads[0] + 1 :]:
         cells = line.split(",")
         try:
-            found = dict(zip(columns, cells, strict=True))
+            row = dict(zip(columns, cells, strict=True))
             yield (
-                int(found["DeviceId"]),
-                {reading: scaled(_cell(found, names), factor) for reading, names, factor in _COLUMNS},
+                int(row["DeviceId"]),
+                {reading: scaled(_cell(row, names), factor) for reading, names, factor in _COLUMNS},
             )
         except (ValueError, KeyError) as error:
             raise malformed(_DUMP, n, line) from error

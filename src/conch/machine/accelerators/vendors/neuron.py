@@ -113,8 +113,8 @@ def parse_report(line: bytes) -> Mapping[str, Any]:
         raise CollectorError(f"{_TOOL}: line 1: no neuron_hardware_info: {line[:80]!r}")
     if not isinstance(report.get("neuron_runtime_data") or [], list):
         raise CollectorError(f"{_TOOL}: line 1: neuron_runtime_data is not a list: {line[:80]!r}")
-    found: Mapping[str, Any] = report
-    return found
+    fields: Mapping[str, Any] = report
+    return fields
 
 
 def neuron_sample(report: Mapping[str, Any], counts: ExecutionCounts) -> VendorSample:

@@ -51,16 +51,16 @@ class NvidiaCollector:
         """Open NVML, find the GPUs and register for their events."""
         try:
             driver = nvml.start()
-            found, self._unreachable = nvml.gpus()
+            handles, self._unreachable = nvml.gpus()
         except nvml.NO_DRIVER as error:
             raise AcceleratorAbsent(f"no driver of NVIDIA: {error}") from error
         except nvml.NvmlFault as error:
             raise CollectorError(f"NVML: {error}") from error
-        if not found and not self._unreachable:
+        if not handles and not self._unreachable:
             raise AcceleratorAbsent("NVML lists no GPU")
         self._events = nvml.XidEvents()
-        divided = {gpu.index for gpu in found if gpu.parent is not None}
-        self._gpus = [_GpuState(gpu, driver, self._clock, divided=gpu.index in divided) for gpu in found]
+        divided = {gpu.index for gpu in handles if gpu.parent is not None}
+        self._gpus = [_GpuState(gpu, driver, self._clock, divided=gpu.index in divided) for gpu in handles]
         for state in self._gpus:
             state.start(self._events)
 

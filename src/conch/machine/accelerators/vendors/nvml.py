@@ -128,19 +128,19 @@ def stop() -> None:
 
 def gpus() -> tuple[list[GpuHandle], list[int]]:
     """Return the GPUs, each followed by its MIG slices, and the indexes of lost GPUs. Raises NvmlFault."""
-    found: list[GpuHandle] = []
+    handles: list[GpuHandle] = []
     lost: list[int] = []
     try:
         for index in range(pynvml.nvmlDeviceGetCount()):
             try:
-                found += _gpu(index)
+                handles += _gpu(index)
             except pynvml.NVMLError as error:
                 if error.value not in _LOST:
                     raise
                 lost.append(index)
     except pynvml.NVMLError as error:
         raise NvmlFault(str(error).rstrip(".")) from error
-    return found, lost
+    return handles, lost
 
 
 def _gpu(index: int) -> Iterator[GpuHandle]:
@@ -248,8 +248,8 @@ def _license(handle: Any) -> tuple[float | None]:
     features = pynvml.nvmlDeviceGetGridLicensableFeatures(handle)
     if not features.isGridLicenseSupported:
         return (None,)
-    found = features.gridLicensableFeatures[: features.licensableFeaturesCount]
-    return (float(any(feature.featureState for feature in found)),)
+    licensable = features.gridLicensableFeatures[: features.licensableFeaturesCount]
+    return (float(any(feature.featureState for feature in licensable)),)
 
 
 def _remapped_rows(handle: Any) -> tuple[float, float, float, float]:
@@ -362,24 +362,24 @@ def read_fields(handle: Any) -> tuple[dict[str, float], dict[int, float]]:
     """
     scopes = {NVLINK_SENT_KIB: _ALL_LINKS, NVLINK_RECEIVED_KIB: _ALL_LINKS}
     numbers = (*_FIELD_NUMBERS, *_COUNTER_NUMBERS)
-    found: dict[int, float] = {}
+    by_number: dict[int, float] = {}
     with absent_if_unsupported():
         for field in pynvml.nvmlDeviceGetFieldValues(handle, [(number, scopes.get(number, 0)) for number in numbers]):
             if field.nvmlReturn in _LOST:
                 raise GpuLost(str(pynvml.NVMLError(field.nvmlReturn)))
             if field.nvmlReturn == pynvml.NVML_SUCCESS:
-                found[field.fieldId] = getattr(field.value, _MEMBERS[field.valueType])
-    values = {name: found[number] for number, name in _FIELD_NUMBERS.items() if number in found}
-    return values, {number: found[number] for number in _COUNTER_NUMBERS if number in found}
+                by_number[field.fieldId] = getattr(field.value, _MEMBERS[field.valueType])
+    values = {name: by_number[number] for number, name in _FIELD_NUMBERS.items() if number in by_number}
+    return values, {number: by_number[number] for number in _COUNTER_NUMBERS if number in by_number}
 
 
 def pcie_throughput(handle: Any) -> dict[str, float]:
     """Return the bytes per second over PCIe of GPUs without counters. Each of two calls measures for 20 ms."""
-    found: dict[str, float] = {}
+    throughput: dict[str, float] = {}
     for name, counter in (("DCGM_FI_PROF_PCIE_TX_BYTES", 0), ("DCGM_FI_PROF_PCIE_RX_BYTES", 1)):
         with absent_if_unsupported():
-            found[name] = pynvml.nvmlDeviceGetPcieThroughput(handle, counter) * 1000.0
-    return found
+            throughput[name] = pynvml.nvmlDeviceGetPcieThroughput(handle, counter) * 1000.0
+    return throughput
 
 
 # ---- GPM: activity of the units of a GPU, since Hopper ---------------------------------------------------------------
@@ -468,12 +468,12 @@ class XidEvents:
 
     def poll(self) -> list[tuple[int, int]]:
         """Return the new errors without waiting: address of the GPU, and XID."""
-        found: list[tuple[int, int]] = []
+        errors: list[tuple[int, int]] = []
         with suppress(pynvml.NVMLError):  # NVML_ERROR_TIMEOUT: none is left
-            while len(found) < _MAX_EVENTS:
+            while len(errors) < _MAX_EVENTS:
                 event = pynvml.nvmlEventSetWait_v2(self._set, 0)
-                found.append((_address(event.device), int(event.eventData)))
-        return found
+                errors.append((_address(event.device), int(event.eventData)))
+        return errors
 
     def close(self) -> None:
         """Free the event set."""

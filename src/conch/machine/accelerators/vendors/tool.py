@@ -228,8 +228,8 @@ def quantity(value: object) -> float | None:
     """Return `{"value": 3, "unit": "MB"}` in base units, or None if it is not available."""
     if not isinstance(value, dict):
         return number(value)
-    found = number(value.get("value"))
-    return None if found is None else found * _UNITS.get(str(value.get("unit")), 1.0)
+    amount = number(value.get("value"))
+    return None if amount is None else amount * _UNITS.get(str(value.get("unit")), 1.0)
 
 
 def scaled(value: float | None, factor: float) -> float | None:

@@ -131,17 +131,17 @@ def _print(diagnoses: Sequence[Diagnosis]) -> None:
     console.print(Text(f"{count} problem{'' if count == 1 else 's'} found", "bold red" if count else "bold green"))
 
 
-def _condition(area: str, check: str, reason: str, found: str, well: str) -> Diagnosis:
-    """Return a diagnosis about a degradation of the registry: a problem if `found`, otherwise `well`."""
-    if not found:
+def _condition(area: str, check: str, reason: str, detail: str, well: str) -> Diagnosis:
+    """Return a diagnosis about a degradation of the registry: a problem if `detail`, otherwise `well`."""
+    if not detail:
         return Diagnosis(area, check, "ok", well)
-    return Diagnosis(area, check, "problem", found, reasons()[reason].costs, reasons()[reason].cure)
+    return Diagnosis(area, check, "problem", detail, reasons()[reason].costs, reasons()[reason].cure)
 
 
-def _found(check: str, found: str) -> Diagnosis:
+def _finding(check: str, detail: str) -> Diagnosis:
     """Return a diagnosis whose area, level, costs and cure the table has."""
     row = _findings()[check]
-    return Diagnosis(row["area"], check, cast("Level", row["level"]), found, row["costs"], row["cure"])
+    return Diagnosis(row["area"], check, cast("Level", row["level"]), detail, row["costs"], row["cure"])
 
 
 @cache
@@ -159,10 +159,10 @@ def _versions() -> Iterator[Diagnosis]:
     if not is_compiled():
         compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
         headers = Path(sysconfig.get_path("include"), "Python.h").is_file()
-        missing = [name for name, found in (("a C compiler", compiler), ("Python.h", headers)) if not found]
+        missing = [name for name, path in (("a C compiler", compiler), ("Python.h", headers)) if not path]
         if missing:
             text = f"{' and '.join(missing)} not found"
-            yield _found("compiler", text)
+            yield _finding("compiler", text)
         else:
             yield Diagnosis("install", "compiler", "ok", str(compiler))
 
@@ -240,7 +240,7 @@ def _memory() -> Iterator[Diagnosis]:
         free, total = free_memory(), total_memory()
         text = f"{size_text(free)} of {size_text(total)} free"
         if free < _MIN_FREE_BYTES:
-            yield _found("memory", text)
+            yield _finding("memory", text)
         else:
             yield Diagnosis("machine", "memory", "ok", text)
     yield _condition("machine", "shared memory", "shared_memory_small", condition.shared_memory_small(), "large enough")
@@ -255,7 +255,7 @@ def _limits() -> Iterator[Diagnosis]:
     with suppress(OSError, ValueError):
         limit = min(int(Path("/sys/fs/cgroup/pids.max").read_text()), limit if limit >= 0 else sys.maxsize)
     if 0 <= limit < _MIN_PROCESSES:
-        yield _found("processes", f"at most {limit} processes and threads")
+        yield _finding("processes", f"at most {limit} processes and threads")
     else:
         yield Diagnosis("machine", "processes", "ok", "enough allowed")
 
@@ -263,27 +263,27 @@ def _limits() -> Iterator[Diagnosis]:
 def _clock() -> Iterator[Diagnosis]:
     with suppress(OSError, AttributeError):
         if ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES)) == _UNSYNCHRONIZED:
-            yield _found("clock", "the kernel does not know whether the clock is synchronized")
+            yield _finding("clock", "the kernel does not know whether the clock is synchronized")
         else:
             yield Diagnosis("machine", "clock", "ok", "synchronized")
     with suppress(OSError):
         source = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource").read_text().strip()
         if source in _SLOW_CLOCKS:
-            yield _found("clock source", source)
+            yield _finding("clock source", source)
 
 
 def _sandbox() -> Iterator[Diagnosis]:
     if abi := landlock_abi():
         yield Diagnosis("machine", "Landlock", "ok", f"ABI {abi}")
     else:
-        yield _found("Landlock", "not available")
+        yield _finding("Landlock", "not available")
 
 
 def _gpu() -> Iterator[Diagnosis]:
     devices = sorted(Path("/dev").glob("nvidia[0-9]*"))
     if not has_nvidia_driver():
         if devices:
-            yield _found("GPU", f"{len(devices)} devices, but libnvidia-ml is missing")
+            yield _finding("GPU", f"{len(devices)} devices, but libnvidia-ml is missing")
         else:
             yield Diagnosis("machine", "GPU", "ok", "no NVIDIA driver; models run on the CPU")
         return

@@ -105,14 +105,14 @@ class OpenAIClient:
         connection = self._connection()
         try:
             document = json.loads(self._ask(connection, "GET", "/models").read())
-            found = [
+            models = [
                 model["id"]
                 for model in document["data"]
                 if model.get("max_model_len", 1) is not None and not model.get("parent")
             ]
-            if not found and (loading := document.get("loading")) is not None:
+            if not models and (loading := document.get("loading")) is not None:
                 raise ModelLoading(f"the server is loading {', '.join(map(str, loading)) or 'its repository'}")
-            return found
+            return models
         except (OSError, HTTPException, ValueError, KeyError, TypeError, RecursionError) as error:
             raise Unavailable(f"{self._url}: {_reason(error)}") from None
         finally:

@@ -129,10 +129,10 @@ class _TerminalOutput(_NoOutput):
 def _lines(path: str) -> list[str]:
     """Return the lines that are not blank."""
     lines = [line.removesuffix("\r") for line in read_text(path, f"--input-prompts: '{path}'").split("\n")]
-    found = [line for line in lines if line.strip()]
-    if not found:
+    prompts = [line for line in lines if line.strip()]
+    if not prompts:
         raise InvalidRequest(f"--input-prompts: '{path}' has no prompts in it")
-    return found
+    return prompts
 
 
 def _open_results(path: str) -> TextIO:

@@ -225,14 +225,14 @@ def rates(before: ServerReading | None, now: ServerReading) -> dict[tuple[str, s
         return {}
     seconds = now.taken_s - before.taken_s
     earlier = {model.key: model for model in before.models}
-    found = {}
+    by_model = {}
     for model in now.models:
         old = earlier.get(model.key)
         if old is None or model.requests < old.requests:  # loaded again
             continue
         executions = model.executions - old.executions
         counts = {bound: count - old.buckets.get(bound, 0) for bound, count in model.buckets.items()}
-        found[model.key] = ModelRates(
+        by_model[model.key] = ModelRates(
             requests=(model.requests - old.requests) / seconds,
             failures=(model.failures - old.failures) / seconds,
             tokens=(model.tokens - old.tokens) / seconds,
@@ -241,7 +241,7 @@ def rates(before: ServerReading | None, now: ServerReading) -> dict[tuple[str, s
             median_s=_quantile(counts, 0.5),
             slow_s=_quantile(counts, 0.99),
         )
-    return found
+    return by_model
 
 
 def _quantile(buckets: Mapping[float, float], share: float) -> float | None:

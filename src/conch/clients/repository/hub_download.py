@@ -78,15 +78,15 @@ def fetch(location: HubLocation, report: Callable[[str], None]) -> Path:
         if info.sha and not _COMMIT.fullmatch(info.sha):  # a folder's name in the Hub's cache
             raise ConfigError(f"{constants.ENDPOINT}: {commit[:80]!a} is not a commit")
         announced = {file.rfilename: file.size for file in info.siblings or ()}
-        found = _selected(location, list(announced))
-        for name in found.names:
+        model = _selected(location, list(announced))
+        for name in model.names:
             inside(name, f"{constants.ENDPOINT}/{location.repo}")
-        sizes = [announced[name] for name in found.names]
+        sizes = [announced[name] for name in model.names]
         cache = constants.HF_HUB_CACHE
         require_space(Path(cache), sum(size or 0 for size in sizes), location.repo, "set HF_HOME to another disk")
-        files = found.names[0] if len(found.names) == 1 else f"{len(found.names)} files"
+        files = model.names[0] if len(model.names) == 1 else f"{len(model.names)} files"
         report(f"fetching {files} of {location.repo} at {commit[:12]} from {constants.ENDPOINT}")
-        patterns = [escape(name) for name in found.names]
+        patterns = [escape(name) for name in model.names]
         largest = max((size for size in sizes if size is not None), default=0)
         with (
             _limited(resource.RLIMIT_FSIZE, largest + _OTHER_FILES_BYTES if largest else resource.RLIM_INFINITY),
@@ -99,7 +99,7 @@ def fetch(location: HubLocation, report: Callable[[str], None]) -> Path:
         raise
     except Exception as error:  # of the library, its HTTP client or the system; their types depend on the version
         raise _explained(location, error) from error
-    return folder / found.names[0] if found.kind is Kind.FILE else folder
+    return folder / model.names[0] if model.kind is Kind.FILE else folder
 
 
 @cache

@@ -73,15 +73,15 @@ def show_model(given: Namespace) -> int:
     """Print a model's configuration, files and labels; return 0. Raises ConchError."""
     models, name = _open(given), given.model
     try:
-        found = models.read(name)
+        files = models.read(name)
     except NotFound as error:  # Triton's words do not name the model
         if name in models.names():  # known of a remote repository once it was read
             raise
         raise NotFound(f"model '{name}' is not in {given.repository}{models.suggestion(name)}") from error
     try:
-        document = model_document(found)
+        document = model_document(files)
     finally:
-        found.discard()
+        files.discard()
     if given.json:
         print(json.dumps(document, indent=2))
     else:
@@ -89,13 +89,13 @@ def show_model(given: Namespace) -> int:
     return 0
 
 
-def model_document(found: ModelFiles) -> dict[str, Any]:
+def model_document(files: ModelFiles) -> dict[str, Any]:
     """Return the configuration, files and labels of a model as JSON values. Raises ConchError."""
-    labels = read_labels(found.config, found.directory)
+    labels = read_labels(files.config, files.directory)
     return {
-        "config": found.document,
-        "versions": list(found.versions_on_disk),
-        "files": [{"path": path, "size": size} for path, _, size in found.fingerprint if not path.endswith("/")],
+        "config": files.document,
+        "versions": list(files.versions_on_disk),
+        "files": [{"path": path, "size": size} for path, _, size in files.fingerprint if not path.endswith("/")],
         "labels": {output: list(texts) for output, texts in labels.items()},
     }
 

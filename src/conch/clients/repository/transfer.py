@@ -204,12 +204,12 @@ def fetched(given: Namespace, console: Console) -> Iterator[tuple[dict[str, Path
         with fetch_progress(console) as progress:
             mirror = _mirror(given, given.repository_cache, progress)
             names, others = _scan(mirror, given)
-            found = {name: _found(mirror, name).directory for name in names}
-            for folder in found.values():
+            directories = {name: _found(mirror, name).directory for name in names}
+            for folder in directories.values():
                 folders.callback(shutil.rmtree, folder, ignore_errors=True)
         if not progress.fetched:
             _say(console, f"all files of {mirror} are in the cache")
-        yield found, others
+        yield directories, others
 
 
 def sync(given: Namespace) -> int:
@@ -242,9 +242,9 @@ def _mirror(given: Namespace, cache: str, progress: Fetched, *, shared: bool = F
 def _scan(mirror: Mirror, given: Namespace) -> tuple[list[str], list[str]]:
     """Return the requested models, all without a request, and the folders that are not models. Raises ConchError."""
     models = given.model
-    found = _retried(mirror.scan, given.retry_secs)
-    others = {name for name, files in found.items() if not _is_model([path for path, *_ in files])}
-    names = _chosen(found.keys() - others.difference(models), models, str(mirror))
+    fingerprints = _retried(mirror.scan, given.retry_secs)
+    others = {name for name, files in fingerprints.items() if not _is_model([path for path, *_ in files])}
+    names = _chosen(fingerprints.keys() - others.difference(models), models, str(mirror))
     return names, sorted(others.difference(models))
 
 

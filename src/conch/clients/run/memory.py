@@ -91,15 +91,15 @@ def _remedy(files: ModelFiles, rest: int, models: int, takes_instances: bool) ->
     if config.backend in _ENGINES:
         return _smaller_quantization(files, weights, rest - _MIN_CACHE_BYTES - library)
     count = _copies(config)
-    each = weights + (library if config.backend == "python" else 0)
-    fitting = (rest - (0 if config.backend == "python" else library)) // max(each, 1)
+    instance_bytes = weights + (library if config.backend == "python" else 0)
+    fitting = (rest - (0 if config.backend == "python" else library)) // max(instance_bytes, 1)
     chosen = "--instances {}" if takes_instances else "count: {} in the instance_group of config.pbtxt"
     if 1 <= fitting < count:
         plural = "s" if fitting > 1 else ""
         return f"it fits with {fitting} instance{plural} instead of {count}: {chosen.format(fitting)}"
     if models > 1:
         return "serve fewer models: conch run the folder of one"
-    alone = each + (0 if config.backend == "python" else library)
+    alone = instance_bytes + (0 if config.backend == "python" else library)
     more = size_text(-(-(alone - rest) // _MIB) * _MIB)  # rounded up
     fewer = f" and use {chosen.format(1)}" if count > 1 else ""
     return f"free {more} more{fewer}, or export the model with smaller weights (FP16 or INT8)"

@@ -96,9 +96,9 @@ class SourceReader:
 
     def open(self, path: Path) -> SourceFile:
         """Read a file and remember it. Raises UncheckedFileError as `SourceFile.open` does."""
-        found = self._sources.get(path) or SourceFile.open(path)
-        self._sources[path] = found
-        return found
+        source = self._sources.get(path) or SourceFile.open(path)
+        self._sources[path] = source
+        return source
 
     def read(self, path: Path) -> SourceFile | None:
         """Return a file, None if it is not text that can be checked."""

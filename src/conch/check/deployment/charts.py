@@ -55,7 +55,7 @@ class RenderedChart:
 
 def render_charts(directories: Sequence[Path]) -> tuple[list[RenderedChart], list[Finding]]:
     """Render charts with their defaults, or with the first of their files of values that works."""
-    found: list[RenderedChart] = []
+    charts: list[RenderedChart] = []
     findings: list[Finding] = []
     for directory in directories:
         chart = Place(directory / CHART_FILE)
@@ -72,8 +72,8 @@ def render_charts(directories: Sequence[Path]) -> tuple[list[RenderedChart], lis
         if manifests is None:
             findings.append(_failure(directory, refusal))
         else:
-            found.append(RenderedChart(directory, tuple(_sources(directory, manifests))))
-    return found, findings
+            charts.append(RenderedChart(directory, tuple(_sources(directory, manifests))))
+    return charts, findings
 
 
 def template_line(template: Sequence[str], rendered: Sequence[str], number: int) -> int:

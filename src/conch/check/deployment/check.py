@@ -36,10 +36,10 @@ def check_deployment(sources: Sequence[SourceFile], served: Served) -> Iterator[
     templates = {template.path for template in rendered}
     written = [file for file in sources if file.path not in templates]
     written += [text for file in sources if file.path.suffix == ".tf" for text in embedded_yaml(file)]
-    found = list(_check_data([*written, *rendered], served))
+    problems = list(_check_data([*written, *rendered], served))
     for source in rendered:
-        found += [*check_command_lines(source), *check_shm_variable(source)]
-    for finding in found:
+        problems += [*check_command_lines(source), *check_shm_variable(source)]
+    for finding in problems:
         chart = next((chart for chart in charts if finding.place.path.is_relative_to(chart.directory)), None)
         yield chart.relocated(finding) if chart else finding
 

@@ -24,8 +24,8 @@ def check_limits(
         try:
             limits = read_limits_text(source.text, f"'{source.path.name}'")
         except ConfigError as error:
-            found = _LINE.search(error.message)
-            yield Finding("limits-invalid", Place(source.path, int(found[1]) if found else 1, 1), error.message)
+            match = _LINE.search(error.message)
+            yield Finding("limits-invalid", Place(source.path, int(match[1]) if match else 1, 1), error.message)
         else:
             yield from _unknown_models(source, sorted({key.subject.model for key in limits}), models)
     for document in objects:

@@ -54,18 +54,18 @@ class CheckedObject:
 
 def read_objects(sources: Sequence[SourceFile]) -> tuple[list[CheckedObject], list[Finding]]:
     """Return the objects of files, and the errors of syntax. Templates, such as those of charts, may have them."""
-    found: list[CheckedObject] = []
+    objects: list[CheckedObject] = []
     faults: list[Finding] = []
     for source in sources:
         try:
             for document in _documents(source):
-                found += _objects(source, document, (), document.value)
+                objects += _objects(source, document, (), document.value)
         except YamlError as error:
             if source.path.suffix != ".tf" and not _TEMPLATE.search(source.text):
                 # A tag, such as `!reset` of compose files, has a meaning only for its reader.
                 rule = "file-unchecked" if _TAG in str(error) else "file-syntax"
                 faults.append(Finding(rule, Place(source.path, error.line, 1), f"{source.path.name}: {error}"))
-    return found, faults
+    return objects, faults
 
 
 def _documents(source: SourceFile) -> list[YamlDocument]:
@@ -136,15 +136,15 @@ class Container:
 
     def flag(self, name: str) -> str | None:
         """Return the last value of a flag of its command, "" without a value, None if it is absent."""
-        found = None
+        value = None
         words = self.words
         for index, word in enumerate(words):
             if word == f"--{name}":
                 following = words[index + 1] if index + 1 < len(words) else ""
-                found = "" if following.startswith("--") else following
+                value = "" if following.startswith("--") else following
             elif word.startswith(f"--{name}="):
-                found = word.partition("=")[2]
-        return found
+                value = word.partition("=")[2]
+        return value
 
     def place(self, *path: str | int) -> Place:
         """Return the place of a part."""
@@ -181,8 +181,8 @@ class PodOwner:
 
     def containers(self, key: str = "containers") -> Iterator[Container]:
         """Yield its containers, or its `initContainers`."""
-        found = self.pod.get(key)
-        for index, value in enumerate(found if isinstance(found, list) else ()):
+        values = self.pod.get(key)
+        for index, value in enumerate(values if isinstance(values, list) else ()):
             if isinstance(value, dict):
                 yield Container(self.source, (*self.template, "spec", key, index), value)
 

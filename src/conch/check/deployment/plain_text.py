@@ -93,11 +93,11 @@ def _deployed(source: SourceFile) -> Iterator[tuple[str, str, Place]]:
 
 def _named(texts: Sequence[SourceFile], name: str) -> dict[str, Place]:
     """Return the tags of an image that the texts name, with the first place of each."""
-    found: dict[str, Place] = {}
+    tags: dict[str, Place] = {}
     for text in texts:
         for match in re.finditer(rf"(?<![\w./-]){re.escape(name)}:(?P<tag>[\w.-]*\w)", text.text):
-            found.setdefault(match["tag"], text.at(match.start("tag")))
-    return found
+            tags.setdefault(match["tag"], text.at(match.start("tag")))
+    return tags
 
 
 def _indent(line: str) -> int:

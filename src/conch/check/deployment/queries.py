@@ -65,8 +65,8 @@ def _of_rule(source: SourceFile, analysed: AnalysedRule) -> Iterator[Finding]:
         place = Place(source.path, rule.line + rule.expr[: problem.offset].count("\n"), 1)
         what = f"alert '{rule.name}'" if rule.is_alert else f"record '{rule.name}'"
         if problem.verdict == "never":
-            found = "alert-never-fires" if rule.is_alert else "query-no-data"
-            yield Finding(found, place, f"{what}: {message}")
+            rule_id = "alert-never-fires" if rule.is_alert else "query-no-data"
+            yield Finding(rule_id, place, f"{what}: {message}")
         elif problem.verdict == "wrong":
             yield Finding("alert-wrong", place, f"{what}: {message}")
 
@@ -91,8 +91,8 @@ def _of_declared(
                 "which has no _total and no rate"
             )
             cure = f"Use avg_over_time({metric.name}[…]), or the rate of a counter: nv_inference_request_success."
-            found = "alert-never-fires" if rule.is_alert else "query-no-data"
-            yield Finding(found, place, message, cure, (Related(metric.place, f"the gauge '{metric.name}'"),))
+            rule_id = "alert-never-fires" if rule.is_alert else "query-no-data"
+            yield Finding(rule_id, place, message, cure, (Related(metric.place, f"the gauge '{metric.name}'"),))
 
 
 def _of_dashboards(checked: CheckedObject, table: MetricTable, recorded: dict[str, Node]) -> Iterator[Finding]:

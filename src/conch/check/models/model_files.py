@@ -73,10 +73,10 @@ def _absent_versions(model: CheckedModel) -> Iterator[Finding]:
     if policy.kind is VersionPolicyKind.SPECIFIC:
         for version in policy.versions:
             if version not in model.files.versions_on_disk:
-                found = ", ".join(map(str, model.files.versions_on_disk))
+                present = ", ".join(map(str, model.files.versions_on_disk))
                 message = (
                     f"version_policy names version {version} of model '{model.name}', which does not exist; "
-                    f"found: {found}"
+                    f"found: {present}"
                 )
                 yield Finding("version-absent", model.folder.locate(message), message)
 

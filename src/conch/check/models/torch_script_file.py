@@ -148,8 +148,8 @@ def _arguments(text: str, name: str) -> ScriptArguments | None:
             start = at + 1
         if depth == 0:
             break
-    found = [part for part in parts[1:] if part]
-    names = [re.split(r"[:= ]", part, maxsplit=1)[0] for part in found]
-    required = [argument for argument, part in zip(names, found, strict=True) if "=" not in part]
-    types = [part.partition(":")[2].partition("=")[0].strip() for part in found]
+    arguments = [part for part in parts[1:] if part]
+    names = [re.split(r"[:= ]", part, maxsplit=1)[0] for part in arguments]
+    required = [argument for argument, part in zip(names, arguments, strict=True) if "=" not in part]
+    types = [part.partition(":")[2].partition("=")[0].strip() for part in arguments]
     return ScriptArguments(tuple(names), tuple(required), len(types) == 1 and types[0].startswith("Dict["))

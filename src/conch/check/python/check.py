@@ -111,7 +111,7 @@ class DeclaredMetric:
 
 def declared_metrics(sources: Iterable[SourceFile]) -> dict[str, DeclaredMetric]:
     """Return the metrics that files declare, by name: calls of MetricFamily, and subclasses of it."""
-    found: dict[str, DeclaredMetric] = {}
+    metrics: dict[str, DeclaredMetric] = {}
     for source in sources:
         if _FAMILY not in source.text:
             continue
@@ -120,8 +120,8 @@ def declared_metrics(sources: Iterable[SourceFile]) -> dict[str, DeclaredMetric]
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue  # another rule reports it
         for metric in _declared(file):
-            found.setdefault(metric.name, metric)
-    return found
+            metrics.setdefault(metric.name, metric)
+    return metrics
 
 
 def _declared(file: PythonFile) -> Iterator[DeclaredMetric]:

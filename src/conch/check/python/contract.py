@@ -200,13 +200,13 @@ def _output(
         yield Finding("python-datatype", file.place(call), message, related=declaration)
     dims = spec.dims if spec.reshape is None else spec.reshape
     batched = config.max_batch_size > 0
-    found, declared = rank(file, array), len(dims) + batched
-    if found is None or found == declared:
+    created, declared = rank(file, array), len(dims) + batched
+    if created is None or created == declared:
         return
     shape = ", ".join(map(str, ["batch", *dims] if batched else dims))
-    axes = "dimension" if found == 1 else "dimensions"
-    message = f"output '{spec.name}' has {found} {axes}, but {declared} are declared: [{shape}]"
-    lacks_batch = batched and found == declared - 1
+    axes = "dimension" if created == 1 else "dimensions"
+    message = f"output '{spec.name}' has {created} {axes}, but {declared} are declared: [{shape}]"
+    lacks_batch = batched and created == declared - 1
     if lacks_batch:
         message = f"{message}; max_batch_size is {config.max_batch_size}"
     rule = "python-batch-axis" if lacks_batch else "python-rank"

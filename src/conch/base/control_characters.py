@@ -18,7 +18,7 @@ def printable(text: str) -> str:
 
 def printable_lines(text: str) -> str:
     """Return a text as `printable`, but with its line breaks and tabs."""
-    return _CONTROL.sub(lambda found: found[0] if found[0] in "\n\t" else "\N{REPLACEMENT CHARACTER}", text)
+    return _CONTROL.sub(lambda match: match[0] if match[0] in "\n\t" else "\N{REPLACEMENT CHARACTER}", text)
 
 
 def is_utf8(text: str) -> bool:

@@ -76,7 +76,7 @@ def _is_shallow(text: str) -> bool:
 
 
 def _documents(loader: Any, unique_keys: bool) -> list[YamlDocument]:
-    found = []
+    documents = []
     try:
         while loader.check_node():
             node = loader.get_node()
@@ -86,7 +86,7 @@ def _documents(loader: Any, unique_keys: bool) -> list[YamlDocument]:
             if len(parts) == _MAX_PARTS:
                 raise YamlError(f"more than {_MAX_PARTS} parts, with those of aliases", 1)
             if (value := loader.construct_document(node)) is not None:
-                found.append(YamlDocument(value, lines))
+                documents.append(YamlDocument(value, lines))
     except YamlError:
         raise
     except yaml.MarkedYAMLError as error:
@@ -96,7 +96,7 @@ def _documents(loader: Any, unique_keys: bool) -> list[YamlDocument]:
         raise YamlError(f"invalid YAML: {error}", 1) from None
     finally:
         loader.dispose()
-    return found
+    return documents
 
 
 def dump_documents(documents: Iterable[Any]) -> str:

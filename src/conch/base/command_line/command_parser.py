@@ -136,13 +136,13 @@ class CommandParser(ArgumentParser):
         self.exit(_USAGE_ERROR, usage + text)
 
     def _with_suggestion(self, message: str) -> str:
-        if found := _CHOICE.match(message):
-            known = [word.strip("' ") for word in found["known"].split(",")]
-            subject = "unknown command" if found["argument"] == "command" else f"{found['argument']}: unknown value"
-            hint = did_you_mean(found["word"].lower(), known, ".", _MIN_SIMILARITY)
-            return f"{subject} '{found['word']}'{hint} Known: {', '.join(known)}"
-        if found := _UNRECOGNIZED.match(message):
-            return message + self._similar_option(found["words"])
+        if match := _CHOICE.match(message):
+            known = [word.strip("' ") for word in match["known"].split(",")]
+            subject = "unknown command" if match["argument"] == "command" else f"{match['argument']}: unknown value"
+            hint = did_you_mean(match["word"].lower(), known, ".", _MIN_SIMILARITY)
+            return f"{subject} '{match['word']}'{hint} Known: {', '.join(known)}"
+        if match := _UNRECOGNIZED.match(message):
+            return message + self._similar_option(match["words"])
         return message
 
     def _similar_option(self, words: str) -> str:

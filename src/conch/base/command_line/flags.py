@@ -84,15 +84,15 @@ def settings_field(settings: type[_Settings]) -> Any:
 
 def declared_flags(settings: Any) -> tuple[Flag, ...]:
     """Return the flags that the fields of a dataclass declare, in their order."""
-    found: list[Flag] = []
+    flags: list[Flag] = []
     for item in fields(settings):
         if nested := item.metadata.get("settings"):
-            found += declared_flags(nested)
+            flags += declared_flags(nested)
         elif details := item.metadata.get("flag"):
             default = {} if callable(item.default_factory) else item.default
             kind = details["kind"] or _kind_of(item.type)
-            found.append(Flag(default=default, **{**details, "name": _flag_name(item), "kind": kind}))
-    return tuple(found)
+            flags.append(Flag(default=default, **{**details, "name": _flag_name(item), "kind": kind}))
+    return tuple(flags)
 
 
 def settings_of(settings: type[_Settings], given: Namespace, **more: object) -> _Settings:

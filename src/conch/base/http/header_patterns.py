@@ -126,10 +126,10 @@ class _Translation:
         if match is None:
             raise ValueError(f"unterminated character set, at {position}")
 
-        def named(found: re.Match[str]) -> str:
-            if found[1] not in _CLASSES:
-                raise ValueError(f"'[:{found[1]}:]' is not supported, at {position}")
-            return _CLASSES[found[1]]
+        def named(class_match: re.Match[str]) -> str:
+            if class_match[1] not in _CLASSES:
+                raise ValueError(f"'[:{class_match[1]}:]' is not supported, at {position}")
+            return _CLASSES[class_match[1]]
 
         inside = re.sub(r"\[:(\^?\w+):\]", named, match[0][1:-1])
         self._out.append("[" + re.sub(r"(?<!\\)\[", r"\\[", inside) + "]")

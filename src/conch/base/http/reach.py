@@ -21,10 +21,10 @@ class Reach(IntEnum):
 def reach_of(host: str) -> Reach:
     """Return from where a host, a name or an address, can be reached; of its addresses the innermost counts."""
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return Reach.PUBLIC
-    return max((_reach_of_address(str(address[0])) for *_, address in found), default=Reach.PUBLIC)
+    return max((_reach_of_address(str(address[0])) for *_, address in addresses), default=Reach.PUBLIC)
 
 
 def check_target(origin: str, target: str) -> None:

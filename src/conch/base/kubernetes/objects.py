@@ -16,23 +16,23 @@ def part(value: Any, *keys: str) -> Any:
 
 def mapping(value: Any, *keys: str) -> dict[str, Any]:
     """Return the mapping below keys; empty if there is none."""
-    found = part(value, *keys)
-    return found if isinstance(found, dict) else {}
+    value_below = part(value, *keys)
+    return value_below if isinstance(value_below, dict) else {}
 
 
 def items(value: Any, *keys: str) -> list[dict[str, Any]]:
     """Return the mappings in the list below keys."""
-    found = part(value, *keys)
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+    values_below = part(value, *keys)
+    return [entry for entry in values_below if isinstance(entry, dict)] if isinstance(values_below, list) else []
 
 
 def listed(documents: Iterable[Any]) -> list[dict[str, Any]]:
     """Return the mappings of documents, and those of each List, as `kubectl get --output=yaml` prints."""
-    found: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
     for document in documents:
         if isinstance(document, dict):
-            found += items(document, "items") if document.get("kind") == "List" else [document]
-    return found
+            objects += items(document, "items") if document.get("kind") == "List" else [document]
+    return objects
 
 
 def as_given(live: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,8 +76,8 @@ def recorded(server: RunningServer) -> Iterator[None]:
 
 def running_servers() -> list[RunningServer]:
     """Return the servers of this user, the oldest first."""
-    found = [server for folder in _folders() for server in _read(folder)]
-    return sorted(found, key=lambda server: server.started)
+    servers = (server for folder in _folders() for server in _read(folder))
+    return sorted(servers, key=lambda server: server.started)
 
 
 def user_folder(variable: str, default: str) -> Path:

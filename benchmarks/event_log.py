@@ -42,9 +42,9 @@ def bench(
             Server(without, models, folder / "off") as off,
             Server(ComparedConch(install, python), models, folder / "on") as on,
         ):
-            found = measure({"off": off, "on": on}, folder, rounds, seconds)
+            runs = measure({"off": off, "on": on}, folder, rounds, seconds)
     console.print(machine())
-    console.print(table(found, "event log"))
+    console.print(table(runs, "event log"))
 
 
 def measure(
@@ -56,13 +56,13 @@ def measure(
     body.write_bytes(payload.body)
     for server in servers.values():
         wrk(server.http_address, payload, body, CONNECTIONS, seconds)
-    found: dict[str, list[tuple[float, float]]] = {case: [] for case in servers}
+    runs: dict[str, list[tuple[float, float]]] = {case: [] for case in servers}
     order = list(servers)
     for _ in range(rounds):
         random.shuffle(order)
         for case in order:
-            found[case].append(run_case(servers[case], payload, body, seconds))
-    return found
+            runs[case].append(run_case(servers[case], payload, body, seconds))
+    return runs
 
 
 if __name__ == "__main__":

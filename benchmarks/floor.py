@@ -82,8 +82,8 @@ def bench(
                 answer.write_bytes(_recorded(servers["conch"], payload))
                 servers["echo"] = running.enter_context(Server(Echo(answer), folder, folder / "echo.log"))
                 for connections in _CONNECTIONS:
-                    found = _measured(servers, payload, body, connections, rounds, seconds)
-                    console.print(_table(f"{wire}, {connections} connections", found))
+                    runs = _measured(servers, payload, body, connections, rounds, seconds)
+                    console.print(_table(f"{wire}, {connections} connections", runs))
 
 
 def _recorded(server: Server, payload: Payload) -> bytes:
@@ -102,7 +102,7 @@ def _measured(
     servers: dict[str, Server], payload: Payload, body: Path, connections: int, rounds: int, seconds: int
 ) -> dict[str, list[tuple[float, float, float]]]:
     """Return rate (1/s), median (µs) and CPU time per answer (µs) of each server and round, after one to warm up."""
-    found = defaultdict[str, list[tuple[float, float, float]]](list)
+    runs = defaultdict[str, list[tuple[float, float, float]]](list)
     order = list(servers)
     for number in range(rounds + 1):
         random.shuffle(order)
@@ -112,15 +112,15 @@ def _measured(
             load = wrk(servers[name].http_address, payload, body, connections, seconds)
             if number:
                 cpu_us = (tree.cpu_seconds() - before) / load.requests * 1e6
-                found[name].append((load.rate, load.median_us, cpu_us))
-    return found
+                runs[name].append((load.rate, load.median_us, cpu_us))
+    return runs
 
 
-def _table(title: str, found: dict[str, list[tuple[float, float, float]]]) -> Table:
+def _table(title: str, runs: dict[str, list[tuple[float, float, float]]]) -> Table:
     table = Table("server", "answers/s", "÷ triton", "median µs", "CPU µs", title=title)
     for name in ("triton", "conch", "echo"):
-        rates, medians, times = zip(*found[name], strict=True)
-        ratios = [rate / base for rate, (base, _, _) in zip(rates, found["triton"], strict=True)]
+        rates, medians, times = zip(*runs[name], strict=True)
+        ratios = [rate / base for rate, (base, _, _) in zip(rates, runs["triton"], strict=True)]
         spread = f"{median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
         table.add_row(name, f"{median(rates):,.0f}", spread, f"{median(medians):.0f}", f"{median(times):.1f}")
     return table

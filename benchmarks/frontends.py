@@ -94,12 +94,12 @@ def _by_cores(models: Path, log: Path) -> None:
     projected = {count: min(1e6 / core_us, count * 1e6 / (core_us + frontends_us)) for count in _PROJECTED_CORES}
     for count, rate in projected.items():
         print(f"| {count} | {rate:,.0f} |")
-    one, several = [
+    single, several = [
         [ChartPoint(count, rate) for (count, many), rate in measured.items() if many is kind] for kind in (False, True)
     ]
     series = [
         ChartSeries("projected", [ChartPoint(*point) for point in projected.items()], color=2, dashed=True),
-        ChartSeries("one process", one, "dots", color=1),
+        ChartSeries("one process", single, "dots", color=1),
         ChartSeries("frontends", several, "dots", color=0),
     ]
     title = "Small JSON requests by cores of the server"

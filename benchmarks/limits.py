@@ -76,9 +76,9 @@ def bench(
         compose({"identity": MODELS / "identity"}, folder / "models", only_python=False)
         conch = ComparedConch(install, python, f"--limits-tenant-header={TENANT}")
         with Server(conch, folder / "models", folder / "log") as server:
-            found = measure(server, folder, rounds, seconds)
+            runs = measure(server, folder, rounds, seconds)
     console.print(machine())
-    console.print(table(found, "limits"))
+    console.print(table(runs, "limits"))
 
 
 def measure(server: Server, folder: Path, rounds: int, seconds: int) -> dict[str, list[tuple[float, float]]]:
@@ -87,15 +87,15 @@ def measure(server: Server, folder: Path, rounds: int, seconds: int) -> dict[str
     body = folder / "body"
     body.write_bytes(payload.body)
     wrk(server.http_address, payload, body, CONNECTIONS, seconds)
-    found: dict[str, list[tuple[float, float]]] = {case: [] for case in CASES}
+    runs: dict[str, list[tuple[float, float]]] = {case: [] for case in CASES}
     order = list(CASES)
     for _ in range(rounds):
         random.shuffle(order)
         for case in order:
             limits, has_tenant = CASES[case]
             _set_limits(server, [{**limit, "requests_per_second": FAR, "enforced": True} for limit in limits])
-            found[case].append(run_case(server, payload, body, seconds, has_tenant=has_tenant))
-    return found
+            runs[case].append(run_case(server, payload, body, seconds, has_tenant=has_tenant))
+    return runs
 
 
 def run_case(
@@ -115,11 +115,11 @@ def _set_limits(server: Server, limits: Sequence[dict[str, Any]]) -> None:
     urllib.request.urlopen(request, timeout=10).close()
 
 
-def table(found: dict[str, list[tuple[float, float]]], what: str) -> Table:
+def table(cases: dict[str, list[tuple[float, float]]], what: str) -> Table:
     """Return the cases, with their ratios to "off" in the same round."""
     table = Table(what, "requests/s", "rate ÷ off", "CPU µs", "CPU ÷ off")
-    off = found["off"]
-    for case, runs in found.items():
+    off = cases["off"]
+    for case, runs in cases.items():
         rates = [run[0] / base[0] for run, base in zip(runs, off, strict=True)]
         times = [run[1] / base[1] for run, base in zip(runs, off, strict=True)]
         table.add_row(

@@ -65,9 +65,9 @@ def main() -> None:
 
 def _started(stack: ExitStack, kind: str, folder: Path) -> psutil.Process:
     http, grpc = _PORTS[kind]
-    one = BalancedReplica("a", _HOST, *_PORTS["direct"])
+    replica = BalancedReplica("a", _HOST, *_PORTS["direct"])
     balancer = LoadBalancer(
-        replicas=(one,), address=_HOST, http_port=http, grpc_port=grpc, run_folder=str(folder), access_log=False
+        replicas=(replica,), address=_HOST, http_port=http, grpc_port=grpc, run_folder=str(folder), access_log=False
     )
     file = folder / kind
     if kind == "direct":

@@ -317,14 +317,14 @@ def start_table(times: Mapping[str, Sequence[float]], sizes: Mapping[str, int]) 
 
 def base_install_bytes(name: str, site_packages: Path) -> int:
     """Return the size of an installed package and of what it requires, without extras."""
-    found = {
+    installed = {
         distribution.metadata["Name"].lower().replace("_", "-"): distribution
         for distribution in distributions(path=[str(site_packages)])
     }
     wanted, known = [name], {name}
     size = 0
     while wanted:
-        distribution = found.get(wanted.pop())
+        distribution = installed.get(wanted.pop())
         if distribution is None:  # for another Python or platform
             continue
         paths = (Path(str(distribution.locate_file(file))) for file in distribution.files or ())

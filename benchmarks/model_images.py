@@ -47,7 +47,7 @@ def bench(
     with tempfile.TemporaryDirectory(prefix="conch-bench-") as folder, registry(program, Path(folder)) as host:
         for poll_s in (1, 15):
             packed, served = zip(*measure(Path(folder), host, poll_s, megabytes, rounds), strict=True)
-            totals = [one + other for one, other in zip(packed, served, strict=True)]
+            totals = [sum(times) for times in zip(packed, served, strict=True)]
             print(
                 f"| {poll_s} s | {statistics.median(packed):.1f} s | {statistics.median(served):.1f} s | "
                 f"{statistics.median(totals):.1f} s | {max(totals):.1f} s |",

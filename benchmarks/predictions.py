@@ -186,11 +186,11 @@ class _Server:
             raise RuntimeError(f"conch bench failed: {done.stderr or done.stdout}")
         (measured,) = json.loads(output.read_text())["measurements"]
         percentiles = measured["service_latency"]["percentiles"]
-        found = {f"p{percent}": percentiles[percent]["value"] * 1e9 for percent in ("50", "95", "99")}
+        latencies = {f"p{percent}": percentiles[percent]["value"] * 1e9 for percent in ("50", "95", "99")}
         log = fetch_log(f"http://127.0.0.1:{self.port}", seconds)
         latency = learn(log, self._family.model).requests.latency
-        found["server_p99"] = float(np.percentile(latency[latency > 0], 99))
-        return found | {"throughput": measured["throughput"]["value"], "requests": measured["requests"]}
+        latencies["server_p99"] = float(np.percentile(latency[latency > 0], 99))
+        return latencies | {"throughput": measured["throughput"]["value"], "requests": measured["requests"]}
 
 
 def _change(document: dict[str, Any], change: Change) -> None:
@@ -225,11 +225,11 @@ def _predict(server: _Server, family: Family, timing: "_Timing", scratch: Path) 
         server.bench(family.learnt_from, timing.learn_s, scratch)
     log = fetch_log(f"http://127.0.0.1:{server.port}", timing.learn_s)
     forecaster = Forecaster(learn(log, family.model), run_s=timing.seconds)
-    found = []
+    forecasts = []
     for case in family.cases:
         load = Load(clients=case.clients) if case.clients else Load(rate=case.rate)
         forecast = forecaster.forecast(case.changes, load)
-        found.append(
+        forecasts.append(
             {
                 "case": case.name,
                 "predicted_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -240,7 +240,7 @@ def _predict(server: _Server, family: Family, timing: "_Timing", scratch: Path) 
                 "notes": forecast.notes,
             }
         )  # fmt: skip
-    return found
+    return forecasts
 
 
 @dataclass(frozen=True)
@@ -294,14 +294,14 @@ def summary(data: Mapping[str, Any], measure: str = "p99") -> dict[str, tuple[in
     """
     rows = {name: [row for row in kept["cases"] if "measured" in row] for name, kept in data["families"].items()}
     rows["all"] = [row for cases in rows.values() for row in cases]
-    found = {}
+    by_family = {}
     for name, cases in rows.items():
         if cases:
             pairs = [(row["predicted"]["p99"], row["measured"][measure]) for row in cases]
             error = median(abs(predicted["value"] / measured - 1) for predicted, measured in pairs)
             within = sum(predicted["low"] <= measured <= predicted["high"] for predicted, measured in pairs)
-            found[name] = len(cases), error, within / len(cases)
-    return found
+            by_family[name] = len(cases), error, within / len(cases)
+    return by_family
 
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 560, 460, 70, 50, 20  # pixels

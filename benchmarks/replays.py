@@ -99,10 +99,10 @@ def _conch(*arguments: object) -> str:
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
-def _print(model: str, label: str, found: dict[str, Any]) -> None:
-    recorded, replayed = found["recorded"], found["replayed"]
+def _print(model: str, label: str, comparison: dict[str, Any]) -> None:
+    recorded, replayed = comparison["recorded"], comparison["replayed"]
     errors = [replayed[key] / recorded[key] - 1 for key in ("p50_s", "p99_s")]
-    equal = f"{found['equal_batches']:6.1%}" if recorded["batches"] else "     -"
+    equal = f"{comparison['equal_batches']:6.1%}" if recorded["batches"] else "     -"
     print(
         f"{model:12} {label:18} {recorded['batches']:7} {recorded['mean_batch'] or 0:5.2f} {equal} "
         f"{errors[0]:+6.1%} {errors[1]:+6.1%} {recorded['p99_s'] * 1000:7.1f}",

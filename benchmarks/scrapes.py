@@ -138,9 +138,9 @@ def cost_table(install: ConchInstall, rounds: int, seconds: int, folder: Path) -
             with Server(ConchWith(install, [*flags, *traced]), repository, folder / "log") as server:
                 load(server, folder, 1)
                 before = server.tree.cpu_seconds()
-                found = load(server, folder, seconds)
-                cpu[name].append((server.tree.cpu_seconds() - before) / found.requests * 1e6)
-                rates[name].append(found.rate)
+                run = load(server, folder, seconds)
+                cpu[name].append((server.tree.cpu_seconds() - before) / run.requests * 1e6)
+                rates[name].append(run.rate)
     table = Table(title=f"Cost for a request of 16 numbers, {CONNECTIONS} connections, medians of {rounds} rounds")
     for name in ("with", "requests/s", "CPU µs/request", "relative to the first"):
         table.add_column(name, justify="right")

@@ -299,22 +299,22 @@ def trends(samples: Sequence[Sample]) -> list[Trend]:
     settled = samples[int(len(samples) * SETTLED) :]
     groups = [settled[i : i + 10] for i in range(0, len(settled) - 9, 10)]
     hours = np.array([np.mean([sample.hours for sample in group]) for group in groups])
-    found = []
+    trends = []
     for name in samples[0].values:
         series = np.array([np.mean([sample.values[name] for sample in group]) for group in groups])
         (slope, level), covariance = np.polyfit(hours - hours.mean(), series, 1, cov=True)
         error = float(np.sqrt(covariance[0, 0]))
-        found.append(Trend(name, series[0], series[-1], float(level), float(slope), error))
-    return found
+        trends.append(Trend(name, series[0], series[-1], float(level), float(slope), error))
+    return trends
 
 
-def table(found: Sequence[Trend]) -> Table:
+def table(trends: Sequence[Trend]) -> Table:
     """Return a row for each quantity."""
     caption = f"flat: grows by no more than its tolerance an hour; {NOT_FLAT}: by more, and by {SURE:g} standard errors"
     drawn = Table(caption=caption)
     for heading in ("", "at first", "at last", "slope an hour", "tolerance", "verdict"):
         drawn.add_column(heading, justify="left" if heading in ("", "verdict") else "right")
-    for finding in found:
+    for finding in trends:
         allowed = TOLERANCES.get(finding.name)
         tolerance = "" if allowed is None else f"{allowed * finding.level:,.2f}"
         slope = f"{finding.slope:+,.2f} ± {finding.error:,.2f}"
@@ -325,10 +325,10 @@ def table(found: Sequence[Trend]) -> Table:
 async def soak(server: Server, models: Path, minutes: float, share: float, console: Console) -> Soak:
     """Measure the capacity, then run."""
     mix = kinds(server)
-    found = await capacity(mix)
-    console.print(f"capacity: {found:,.0f} requests of each of {len(mix)} kinds a second")
+    rate = await capacity(mix)
+    console.print(f"capacity: {rate:,.0f} requests of each of {len(mix)} kinds a second")
     await asyncio.sleep(2)
-    run = Soak(server, mix, share * found, min(10.0, minutes), models, console)
+    run = Soak(server, mix, share * rate, min(10.0, minutes), models, console)
     await run.run(minutes)
     for kind in mix:
         await kind.sender.close()
@@ -351,8 +351,8 @@ def main(
         write_repository(models)
         with Server(PollingConch(install), models, Path(name) / "log") as server:
             run = uvloop.run(soak(server, models, minutes, share, console))
-    found = trends(run.samples)
-    console.print(table(found))
+    fitted = trends(run.samples)
+    console.print(table(fitted))
     console.print(f"{len(run.samples)} samples; {run.skipped} left out for want of answers")
     for name, total in run.totals.items():
         told = ", ".join(f"{number} {text}" for text, number in total.otherwise.items())
@@ -362,7 +362,7 @@ def main(
     if json is not None:
         samples = [{"hours": sample.hours, **sample.values} for sample in run.samples]
         json.write_text(json_format.dumps({"machine": machine(), "samples": samples}, indent=2) + "\n")
-    if any(total.otherwise for total in run.totals.values()) or any(finding.verdict == NOT_FLAT for finding in found):
+    if any(total.otherwise for total in run.totals.values()) or any(finding.verdict == NOT_FLAT for finding in fitted):
         raise typer.Exit(1)
 
 

@@ -359,7 +359,7 @@ class Injection:
 
     cause: str
     inject: Callable[..., tuple[float, float]]
-    found: str
+    explained_as: str
     model: str = "work"
 
 
@@ -390,12 +390,12 @@ def run(bench: Bench, number: int) -> Verdict:
     others: dict[str, Any] = {"id_": f"probe-{number}"}
     more = ("", 0.0)
     # What the client does can come with a cause in the server.
-    if first.found != "client_read" and rng.random() < 0.4:
+    if first.explained_as != "client_read" and rng.random() < 0.4:
         ms_more = rng.uniform(60, 300)
-        by_sender = first.found in ("mates", "miss", "slow")
+        by_sender = first.explained_as in ("mates", "miss", "slow")
         others["send_s" if by_sender else "read_s"] = ms_more / 1000
         more = ("client_send" if by_sender else "client_read", ms_more)
-    out = _ANSWER if "client_read" in (first.found, more[0]) else 1
+    out = _ANSWER if "client_read" in (first.explained_as, more[0]) else 1
     usual, usual_wait, usual_read = _ordinary(bench, first.model, f"ordinary-{number}", out)
     others["out"] = out
     took, exact = first.inject(bench, ms, **others)
@@ -404,15 +404,15 @@ def run(bench: Bench, number: int) -> Verdict:
         more = (more[0], bench.read_ms - usual_read)
     if exact == _KERNELS:
         exact = waited
-    if first.found == "client_read":
+    if first.explained_as == "client_read":
         exact -= usual_read
-    elif first.found in ("large", "ahead"):  # others took processors from those that were executed before, too
+    elif first.explained_as in ("large", "ahead"):  # others took processors from those that were executed before, too
         exact -= max(bench.waited[first.model] - usual_wait * (1 + exact / _SLEEP_MS), 0)
-    label = [(first.found, exact or took - usual - more[1]), *([more] if more[0] else [])]
+    label = [(first.explained_as, exact or took - usual - more[1]), *([more] if more[0] else [])]
     label.sort(key=lambda item: -item[1])
     log = fetch_log(f"127.0.0.1:{bench.port}", time.monotonic() - begun + 1)
-    found, sentence = _explained(log, f"probe-{number}", f"ordinary-{number}")
-    return Verdict(first.cause, label, found, waited, sentence)
+    causes, sentence = _explained(log, f"probe-{number}", f"ordinary-{number}")
+    return Verdict(first.cause, label, causes, waited, sentence)
 
 
 def _ordinary(bench: Bench, model: str, id_: str, out: int) -> tuple[float, float, float]:
@@ -455,9 +455,9 @@ def _explained(log: EventLog, probe: str, ordinary: str) -> tuple[list[tuple[str
 
 
 def _request(explainer: Explainer, number: int) -> RequestParts:
-    found = explainer.explain(number)
-    assert found is not None
-    return found
+    parts = explainer.explain(number)
+    assert parts is not None
+    return parts
 
 
 @contextmanager
@@ -540,7 +540,7 @@ def _print(runs: list[Verdict]) -> None:
         print(f"{name:18} {len(mine):4} runs  {_rate(mine)}")
     print(f"{'all':18} {len(verdicts):4} runs  {_rate(verdicts)}")
     seen = [(dict(run.found).get("cpu", 0.0), run.waited) for run in runs if run.injected == "CPU hog"]
-    close = sum(abs(found - kernel) <= max(_TOLERANCE * kernel, 2) for found, kernel in seen)
+    close = sum(abs(explained - kernel) <= max(_TOLERANCE * kernel, 2) for explained, kernel in seen)
     print(f"CPU taken by others: as the kernel's account within 10 % or 2 ms in {close} of {len(seen)} runs")
 
 

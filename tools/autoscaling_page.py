@@ -26,22 +26,22 @@ def output_of(command: str) -> str:
 
 def page(text: str) -> str:
     """Return the page with the outputs of its commands."""
-    lines, found, index = text.splitlines(keepends=True), list[str](), 0
+    lines, output, index = text.splitlines(keepends=True), list[str](), 0
     while index < len(lines):
         line = lines[index]
-        found.append(line)
+        output.append(line)
         index += 1
         if not line.startswith(_COMMAND):
             continue
         command = line[2:]
         while command.endswith("\\\n"):
-            found.append(lines[index])
+            output.append(lines[index])
             command = command[:-2] + lines[index]
             index += 1
-        found.append(output_of(command))
+        output.append(output_of(command))
         while not lines[index].startswith(("```", "$ ")):
             index += 1
-    return "".join(found)
+    return "".join(output)
 
 
 if __name__ == "__main__":

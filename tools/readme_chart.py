@@ -31,10 +31,10 @@ _STYLE = """text{font:13px system-ui,sans-serif;fill:#24292f}.bar{fill:#0a8f82}.
 
 def ratios(tables: str) -> dict[str, float]:
     """Return, by workload, how many times the figure of Triton that of Conch is."""
-    found = re.findall(
+    rows = re.findall(
         r"^\| ([\w-]+) \| (?:rate|bandwidth) [^|]+\| higher \|[^|]+\|[^|]+\| ([\d.]+) \(", tables, re.MULTILINE
     )
-    return {workload: float(ratio) for workload, ratio in found}
+    return {workload: float(ratio) for workload, ratio in rows}
 
 
 def quick_starts(tables: str) -> dict[str, float]:
@@ -43,19 +43,19 @@ def quick_starts(tables: str) -> dict[str, float]:
     Of several tables the first counts.
     """
     section = tables.partition("## Quick starts")[2].partition("\n## ")[0]
-    found = re.findall(r"^\| ([\w ]+): .*\n\| \| \d+ \| 16 \|.*\| ([\d.]+) \(", section, re.MULTILINE)
-    return {name: float(ratio) for name, ratio in reversed(found)}
+    rows = re.findall(r"^\| ([\w ]+): .*\n\| \| \d+ \| 16 \|.*\| ([\d.]+) \(", section, re.MULTILINE)
+    return {name: float(ratio) for name, ratio in reversed(rows)}
 
 
 def draw(values: dict[str, float], others: dict[str, float]) -> str:
     """Return the chart: a bar for each workload, a line at 1, which is Triton, and bars against `others`."""
     end = _TOP + _ROW * len(_ROWS) + 8
     height = end + _TOP + _ROW * len(others)
-    one = _NAME + _UNIT
+    unit_x = _NAME + _UNIT
     parts = [
         tag("style", Markup(_STYLE)),
-        tag("line", x1=one, x2=one, y1=_TOP - 8, y2=end, class_="one"),
-        tag("text", "Triton 2.51 = 1", x=one, y=16, text_anchor="middle"),
+        tag("line", x1=unit_x, x2=unit_x, y1=_TOP - 8, y2=end, class_="one"),
+        tag("text", "Triton 2.51 = 1", x=unit_x, y=16, text_anchor="middle"),
     ]
     for index, (workload, name) in enumerate(_ROWS.items()):
         y = _TOP + _ROW * index

@@ -67,8 +67,8 @@ def detect(threads: int) -> Callable[[], bytes]:
     def answer() -> bytes:
         prepared = prepare([file], canvas=640, max_side=4000)
         rows = session.run(None, {"images": prepared["IMAGE"]})[0]
-        found = find(rows[0], prepared["LETTERBOX"][0], prepared["ORIGINAL_SHAPE"][0], thresholds)
-        return json.dumps(as_records(found, names), separators=(",", ":")).encode()
+        cases = find(rows[0], prepared["LETTERBOX"][0], prepared["ORIGINAL_SHAPE"][0], thresholds)
+        return json.dumps(as_records(cases, names), separators=(",", ":")).encode()
 
     return answer
 

@@ -120,15 +120,15 @@ def _write_onnx(folder: Path) -> None:
 
 def deadline_works() -> list[DeadlineWork]:
     """Return what is measured, over both protocols, batches of 16 included."""
-    one = vector(batched=True)
-    sixteen = np.repeat(one, 16, axis=0)
+    row = vector(batched=True)
+    sixteen = np.repeat(row, 16, axis=0)
     busy, pipeline = echo("busy", vector(batched=False)), echo("pipeline", vector(batched=False))
     layers = Question("layers", {"IN": np.zeros((16, _WIDTH), np.float32)}, "OUT", check=lambda _: None)
     works = [
         _work("one-by-one", busy, Wire.BINARY, 150, 32),
         _work("one-by-one", busy, Wire.GRPC, 150, 32),
-        _work("batching", echo("slept", one), Wire.BINARY, 200, 128),
-        _work("batching", echo("slept", one), Wire.GRPC, 200, 128),
+        _work("batching", echo("slept", row), Wire.BINARY, 200, 128),
+        _work("batching", echo("slept", row), Wire.GRPC, 200, 128),
         # The clients of h2load send at the same moments: with more of them, bursts are further apart than the deadline.
         _work("batches-of-16", echo("slept", sixteen), Wire.BINARY, 400, 16),
         _work("batches-of-16", echo("slept", sixteen), Wire.GRPC, 400, 32),
@@ -187,9 +187,9 @@ def _sampled(
 
 def measure_shares(server: Server, model: str, weight: int) -> ShareResult:
     """Let one tenant flood a model, while another one asks for its share and some more."""
-    one = encode(echo(model, vector(batched=True)), Wire.BINARY)
+    payload = encode(echo(model, vector(batched=True)), Wire.BINARY)
     result = ShareResult(model, weight / (1 + weight))
-    work = DeadlineWork(model, model, one, 0, 128, http1=True)
+    work = DeadlineWork(model, model, payload, 0, 128, http1=True)
     peak = _peak(server, work)
     for _ in range(ROUNDS):
         with TemporaryDirectory() as scratch:
@@ -232,7 +232,7 @@ def _command(
     body = scratch / f"body-{log.name if log else 'peak'}"
     body.write_bytes(work.payload.body)
     command = ["h2load", f"--data={body}", f"--duration={seconds}", "--threads=1"]
-    found = {**work.payload.headers, **(headers or {})}
+    fields = {**work.payload.headers, **(headers or {})}
     if work.http1:
         command += ["--h1", f"--clients={work.clients}"]
         address, share = server.http_address, work.clients
@@ -245,10 +245,10 @@ def _command(
             name, value = ("x-request-deadline", f"{work.deadline_ms}ms")
             if not work.http1:
                 name, value = ("grpc-timeout", f"{work.deadline_ms}m")
-            found[name] = value
+            fields[name] = value
     if log is not None:
         command.append(f"--log-file={log}")
-    command += [f"--header={name}: {value}" for name, value in found.items()]
+    command += [f"--header={name}: {value}" for name, value in fields.items()]
     return [*command, f"http://{address}{work.payload.path}"]
 
 
@@ -257,12 +257,12 @@ def _counters(server: Server, model: str) -> dict[str, int]:
     with urllib.request.urlopen(f"http://127.0.0.1:{server.ports.metrics}/metrics", timeout=30) as response:
         text = response.read().decode()
     match = re.search(rf'^{_SUCCESS}{{model="{model}",version="1"}} (\S+)$', text, re.MULTILINE)
-    found = {_SUCCESS: int(float(match[1])) if match else 0}
+    counts = {_SUCCESS: int(float(match[1])) if match else 0}
     for stage in STAGES:
         labels = f'model="{model}",stage="{stage}",version="1"'
         match = re.search(rf"^conch_deadline_misses_total{{{labels}}} (\S+)$", text, re.MULTILINE)
-        found[stage] = int(float(match[1])) if match else 0
-    return found
+        counts[stage] = int(float(match[1])) if match else 0
+    return counts
 
 
 def deadline_table(results: Sequence[DeadlineResult], shares: Sequence[ShareResult]) -> Table:

@@ -33,8 +33,8 @@ def processor(cpuinfo: str) -> str:
 
 def package_versions(names: Iterable[str], path: list[str] | None = None) -> str:
     """Return `name version, …` of those packages that are installed in `path`, or for this interpreter."""
-    found = distributions() if path is None else distributions(path=path)
-    versions = {distribution.metadata["Name"].lower(): distribution.version for distribution in found}
+    installed = distributions() if path is None else distributions(path=path)
+    versions = {distribution.metadata["Name"].lower(): distribution.version for distribution in installed}
     return ", ".join(f"{name} {versions[name]}" for name in names if name in versions)
 
 

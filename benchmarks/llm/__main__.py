@@ -105,7 +105,7 @@ def _measure(
 ) -> None:
     """Do all rounds of a work, every system in each, the one that begins being another each time."""
     work = result.work
-    each = requests or _REQUESTS.get(work.concurrency, _FEW)
+    per_client = requests or _REQUESTS.get(work.concurrency, _FEW)
     names = list(systems)
     for name in names:
         progress(f"{work.name}: warm up {name}")
@@ -114,7 +114,7 @@ def _measure(
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             progress(f"{work.name}: round {number + 1} of {rounds}, {name}")
-            job = Job(work.prompt_tokens, work.concurrency, work.concurrency * each, _FIRST_SEED + number)
+            job = Job(work.prompt_tokens, work.concurrency, work.concurrency * per_client, _FIRST_SEED + number)
             result.add(name, _take(systems[name], job))
 
 

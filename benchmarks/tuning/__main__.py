@@ -46,7 +46,7 @@ dynamic_batching { }
 
 
 @dataclass(frozen=True)
-class Found:
+class TunerResult:
     """What a tuner says: its configuration (None: none better, or none found), trials, and the time that it took."""
 
     config: Document | None
@@ -60,7 +60,7 @@ class ServerTable:
     """The results on one server: requests/s and P99 ms of each round, by tuner."""
 
     server: str
-    found: dict[str, Found] = field(default_factory=dict)
+    results: dict[str, TunerResult] = field(default_factory=dict)
     rounds: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
 
@@ -89,7 +89,7 @@ def tuning(
     for name, value in measured_on.items():
         console.print(f"{name}: {value}", style="dim", soft_wrap=True)
     if json_file is not None:
-        plain = [{"server": table.server, "rounds": table.rounds, "found": _plain(table.found)} for table in tables]
+        plain = [{"server": table.server, "rounds": table.rounds, "found": _plain(table.results)} for table in tables]
         json_file.write_text(json.dumps({"machine": measured_on, "servers": plain}, indent=2) + "\n")
 
 
@@ -104,10 +104,10 @@ def _compare(
         client = RepositoryClient(ServerAccess(f"http://{server.http_address}"))
         client.load(MODEL)
         default = client.config(MODEL)
-        table.found[DEFAULT] = Found(default, 0, 0.0)
-        table.found[CONCH_TUNE] = _conch_tune(server, default, scratch, budget, max_p99)
+        table.results[DEFAULT] = TunerResult(default, 0, 0.0)
+        table.results[CONCH_TUNE] = _conch_tune(server, default, scratch, budget, max_p99)
         client.load(MODEL, default)
-        table.found[ANALYZER] = _model_analyzer(server, tools, repository, scratch, budget, max_p99)
+        table.results[ANALYZER] = _model_analyzer(server, tools, repository, scratch, budget, max_p99)
         _measure(table, server, client, scratch, rounds, seconds)
     return table
 
@@ -127,7 +127,7 @@ class _Explicit:
         return [*self._peer.command(repository), "--model-control-mode=explicit"]
 
 
-def _conch_tune(server: Server, default: Document, scratch: Path, budget: int, max_p99: int) -> Found:
+def _conch_tune(server: Server, default: Document, scratch: Path, budget: int, max_p99: int) -> TunerResult:
     report = scratch / "tune.json"
     command = [sys.executable, "-m", "conch", "tune", MODEL, "--url", f"http://{server.http_address}"]
     command += [f"--max-p99={max_p99}ms", f"--concurrency={USERS}", f"--time-budget={budget}s", "--share=100"]
@@ -135,21 +135,21 @@ def _conch_tune(server: Server, default: Document, scratch: Path, budget: int, m
     command += ["--fresh", f"--state-dir={scratch / 'state'}", f"--json={report}"]
     output, took = _run(command, scratch, budget, {})
     if not report.exists():
-        return Found(None, 0, took, output[-300:])
+        return TunerResult(None, 0, took, output[-300:])
     outcome = json.loads(report.read_text())
     settings = next(
         (finalist["settings"] for finalist in outcome["finalists"] if finalist["name"] == outcome["winner"]), None
     )
     if settings is None:
-        return Found(None, len(outcome["trials"]), took, "kept the current configuration")
+        return TunerResult(None, len(outcome["trials"]), took, "kept the current configuration")
     group = [{"count": settings["instances"], "kind": "KIND_CPU"}]
     config = {**default, "max_batch_size": settings["max_batch_size"], "instance_group": group}
-    return Found(config, len(outcome["trials"]), took)
+    return TunerResult(config, len(outcome["trials"]), took)
 
 
 def _model_analyzer(
     server: Server, tools: LoadToolsInstall, repository: Path, scratch: Path, budget: int, max_p99: int
-) -> Found:
+) -> TunerResult:
     profile = scratch / "profile.yml"
     checkpoints = scratch / "checkpoints"
     # JSON is YAML. A window of a second is repeated at least three times: the three seconds of `conch tune`.
@@ -189,11 +189,11 @@ def _model_analyzer(
     output, took = _run(command, scratch, budget, tools.environment(MODEL_ANALYZER))
     saved = sorted(checkpoints.glob("*.ckpt"), key=lambda path: int(path.stem))
     if not saved:
-        return Found(None, 0, took, output[-300:])
+        return TunerResult(None, 0, took, output[-300:])
     return best_of_checkpoint(json.loads(saved[-1].read_text()), max_p99, took)
 
 
-def best_of_checkpoint(checkpoint: Mapping[str, Any], max_p99: float, took_s: float) -> Found:
+def best_of_checkpoint(checkpoint: Mapping[str, Any], max_p99: float, took_s: float) -> TunerResult:
     """Return the configuration of the highest throughput within the constraint that a checkpoint holds."""
     trials = []
     for runs in checkpoint["ResultManager.results"]["_results"][MODEL].values():
@@ -205,8 +205,8 @@ def best_of_checkpoint(checkpoint: Mapping[str, Any], max_p99: float, took_s: fl
             trials.append((value["perf_throughput"], value["perf_latency_p99"], config))
     allowed = [trial for trial in trials if trial[1] <= max_p99]
     if not allowed:
-        return Found(None, len(trials), took_s, "none within the constraint")
-    return Found(max(allowed, key=lambda each: each[0])[2], len(trials), took_s)
+        return TunerResult(None, len(trials), took_s, "none within the constraint")
+    return TunerResult(max(allowed, key=lambda trial: trial[0])[2], len(trials), took_s)
 
 
 def _measure(
@@ -215,11 +215,11 @@ def _measure(
     report = scratch / "bench.json"
     command = [sys.executable, "-m", "conch", "bench", f"http://{server.http_address}", MODEL, "--protocol=http"]
     command += [f"--concurrency={USERS}", f"--duration={seconds}s", "--warm-up=1s", "--quiet", f"--json={report}"]
-    names = [name for name, outcome in table.found.items() if outcome.config is not None]
+    names = [name for name, outcome in table.results.items() if outcome.config is not None]
     for number in range(rounds):
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
-            client.load(MODEL, table.found[name].config)
+            client.load(MODEL, table.results[name].config)
             report.unlink(missing_ok=True)
             subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             (measured,) = json.loads(report.read_bytes())["measurements"]
@@ -256,7 +256,7 @@ def markdown(table: ServerTable) -> str:
         "| tuner | time s | configurations tried | instances × batch | req/s | to default | P99 ms |",
         "| --- | ---: | ---: | --- | ---: | ---: | ---: |",
     ]
-    for name, outcome in table.found.items():
+    for name, outcome in table.results.items():
         cells = [f"{outcome.took_s:.0f}", str(outcome.trials)] if outcome.trials else ["", ""]
         if outcome.config is None:
             lines.append(f"| {name} | {' | '.join(cells)} | {outcome.note} | | | |")
@@ -280,8 +280,8 @@ def _shape(config: Document) -> str:
     return f"{sum(group.get('count', 1) for group in groups)} × {batch}"
 
 
-def _plain(found: Mapping[str, Found]) -> dict[str, object]:
-    return {name: vars(outcome) for name, outcome in found.items()}
+def _plain(results: Mapping[str, TunerResult]) -> dict[str, object]:
+    return {name: vars(outcome) for name, outcome in results.items()}
 
 
 def _list(values: Sequence[int]) -> str:

@@ -77,12 +77,12 @@ def replay(grid: RecordedGrid, strategy: str, share: float, seed: int) -> Replay
 
 def _measured(grid: RecordedGrid, proposal: Proposal, noise: Random) -> float | None:
     """Return the score of a random round. A window of a quarter has twice the noise of a whole one."""
-    found = grid.rounds[proposal.point]
-    if not found:
+    scores = grid.rounds[proposal.point]
+    if not scores:
         return None
     value = grid.value(proposal.point)
     assert value is not None
-    return value + (noise.choice(found) - value) / proposal.effort**0.5
+    return value + (noise.choice(scores) - value) / proposal.effort**0.5
 
 
 def _grid(value: Mapping[str, Any]) -> RecordedGrid:

@@ -7,8 +7,8 @@ from benchmarks.tuning.__main__ import (
     CONCH_TUNE,
     DEFAULT,
     MODEL,
-    Found,
     ServerTable,
+    TunerResult,
     best_of_checkpoint,
     markdown,
 )
@@ -42,8 +42,8 @@ def test_no_configuration_within_the_constraint_is_stated() -> None:
 
 def test_the_table_states_gains_within_rounds() -> None:
     config = {"max_batch_size": 8, "instance_group": [{"count": 1}, {"count": 2}]}
-    table = ServerTable("conch", {DEFAULT: Found(config, 0, 0), CONCH_TUNE: Found(config, 7, 60)})
-    table.found[ANALYZER] = Found(None, 0, 5, "failed")
+    table = ServerTable("conch", {DEFAULT: TunerResult(config, 0, 0), CONCH_TUNE: TunerResult(config, 7, 60)})
+    table.results[ANALYZER] = TunerResult(None, 0, 5, "failed")
     table.rounds = {DEFAULT: [(100, 20), (50, 30)], CONCH_TUNE: [(200, 9), (110, 11)]}
 
     text = markdown(table)

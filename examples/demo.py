@@ -195,12 +195,12 @@ def main() -> int:
     with server(ports) as process:
         try:
             wait_until_ready(process, f"http://127.0.0.1:{ports['http']}")
-            found = demonstrate(ports)
+            defects = demonstrate(ports)
             answer = converse(f"http://127.0.0.1:{ports['http']}")
         except (RuntimeError, OSError, triton.InferenceServerException, openai.APIError) as error:
             console.print(f"[red]demo failed:[/] {error}")
             return 1
-        if not found:
+        if not defects:
             console.print("[red]demo failed:[/] no defect was found in a picture that has some")
             return 1
         if not answer:

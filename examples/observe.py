@@ -62,14 +62,14 @@ class ObserveError(Exception):
 
 def find_programs() -> dict[str, str]:
     """Return the paths of Prometheus and Alertmanager. Raises ObserveError with the way to install them."""
-    found = {name: shutil.which(name) for name in PROGRAMS}
-    found["prometheus-alertmanager"] = found["prometheus-alertmanager"] or shutil.which("alertmanager")
-    if missing := [PROGRAMS[name] for name, path in found.items() if not path]:
+    paths = {name: shutil.which(name) for name in PROGRAMS}
+    paths["prometheus-alertmanager"] = paths["prometheus-alertmanager"] or shutil.which("alertmanager")
+    if missing := [PROGRAMS[name] for name, path in paths.items() if not path]:
         raise ObserveError(
             f"this needs {' and '.join(missing)}; on Debian and Ubuntu: apt-get install {' '.join(missing)}, "
             "elsewhere: https://prometheus.io/download"
         )
-    return {name: str(path) for name, path in found.items()}
+    return {name: str(path) for name, path in paths.items()}
 
 
 def free_ports(count: int) -> list[int]:
@@ -320,7 +320,7 @@ def check_dashboards(stack: Stack) -> int:
     """Run all queries of all dashboards; print which panels have data. Returns the number of queries with data."""
     values = defaultdict(lambda: ".*", __rate_interval="30s", __interval="10s", __range="5m", objective="0.999")
     table = Table("dashboard", "panels", "with data", "without", title="Queries of all dashboards, run by Prometheus")
-    found = 0
+    with_data = 0
     for dashboard in json.loads(conch("dashboards", "--list", "--json")):
         empty, full = [], []
         for panel in dashboard["panels"]:
@@ -332,12 +332,12 @@ def check_dashboards(stack: Stack) -> int:
             series = [row for query in filled for row in stack.query(query)]
             numbers = [row for row in series if not math.isnan(float(row["value"][1]))]
             (full if numbers else empty).append(panel["title"])
-        found += len(full)
+        with_data += len(full)
         total = str(len(dashboard["panels"]))
         table.add_row(dashboard["title"], total, str(len(full)), ", ".join(empty))
     console.print(table)
     console.print("Panels of accelerators, tenants and failures have data where there are some.")
-    return found
+    return with_data
 
 
 def observe(options: argparse.Namespace) -> None:

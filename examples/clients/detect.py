@@ -53,14 +53,14 @@ def main() -> int:
     images = [path.read_bytes() for path in options.images]
     try:
         with triton.InferenceServerClient(options.url) as client:
-            found = detect(client, images)
+            detections = detect(client, images)
     except (triton.InferenceServerException, OSError) as error:
         print(f"detect at {options.url}: {error}", file=sys.stderr)
         return 1
-    for path, defects in zip(options.images, found, strict=True):
+    for path, defects in zip(options.images, detections, strict=True):
         print(json.dumps({"image": str(path), "defects": defects}))
     if options.out:
-        options.out.write_bytes(annotate(images[0], found[0]))
+        options.out.write_bytes(annotate(images[0], detections[0]))
     return 0
 
 

@@ -82,15 +82,15 @@ def outputs_of(result: http.InferResult | grpc.InferResult) -> Tensors:
 
 def ask_all(client: http.InferenceServerClient) -> dict[str, Tensors]:
     """The outputs of every model that answers once and has no memory, by its name."""
-    one, other = np.arange(4, dtype=np.float32), np.full(4, 10, np.float32)
+    input0, input1 = np.arange(4, dtype=np.float32), np.full(4, 10, np.float32)
     name = np.array([b"add_sub"], dtype=np.object_)
     return {
-        "add_sub": ask(client, "add_sub", INPUT0=one, INPUT1=other),
-        "auto_complete": ask(client, "auto_complete", INPUT0=one[np.newaxis], INPUT1=other[np.newaxis]),
-        "bls_sync": ask(client, "bls_sync", MODEL_NAME=name, INPUT0=one, INPUT1=other),
-        "bls_async": ask(client, "bls_async", INPUT0=one, INPUT1=other),
+        "add_sub": ask(client, "add_sub", INPUT0=input0, INPUT1=input1),
+        "auto_complete": ask(client, "auto_complete", INPUT0=input0[np.newaxis], INPUT1=input1[np.newaxis]),
+        "bls_sync": ask(client, "bls_sync", MODEL_NAME=name, INPUT0=input0, INPUT1=input1),
+        "bls_async": ask(client, "bls_async", INPUT0=input0, INPUT1=input1),
         "bls_decoupled": ask(client, "bls_decoupled", IN=np.arange(10, dtype=np.int32)),
-        "custom_metrics": ask(client, "custom_metrics", IN=one),
+        "custom_metrics": ask(client, "custom_metrics", IN=input0),
     }
 
 

@@ -129,8 +129,8 @@ def _modules() -> Iterator[object]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for package in _PACKAGES:
-            found = importlib.import_module(package)
-            inner = [module.name for module in pkgutil.iter_modules(found.__path__)]
+            imported = importlib.import_module(package)
+            inner = [module.name for module in pkgutil.iter_modules(imported.__path__)]
             names += [
                 package,
                 *(f"{package}.{name}" for name in inner if not name.startswith(("_", "test", "conf", "this"))),

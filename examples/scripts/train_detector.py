@@ -245,11 +245,13 @@ def score(path: Path, plates: int) -> None:
         image = np.empty((1, 3, 640, 640), dtype=np.float32)
         normalise(letterbox.place(plate.image), image[0])
         rows = session.run(None, {"images": image})[0][0]
-        found = detect(rows, letterbox.as_tensor(), np.array((height, width), dtype=np.int32), Thresholds())
-        overall.add(found.boxes, found.class_ids, plate.boxes, plate.classes)
+        detections = detect(rows, letterbox.as_tensor(), np.array((height, width), dtype=np.int32), Thresholds())
+        overall.add(detections.boxes, detections.class_ids, plate.boxes, plate.classes)
         for class_id, score_of_class in enumerate(by_class):
-            mine, drawn = found.class_ids == class_id, plate.classes == class_id
-            score_of_class.add(found.boxes[mine], found.class_ids[mine], plate.boxes[drawn], plate.classes[drawn])
+            mine, drawn = detections.class_ids == class_id, plate.classes == class_id
+            score_of_class.add(
+                detections.boxes[mine], detections.class_ids[mine], plate.boxes[drawn], plate.classes[drawn]
+            )
     for name, result in zip((*CLASS_NAMES, "all"), (*by_class, overall), strict=True):
         print(f"{name:8s} precision {result.precision:.3f}  recall {result.recall:.3f}  ({result.drawn} drawn)")
 

@@ -94,12 +94,12 @@ def train(network: SentenceEncoder, given: Iterator[tuple[Tensor, Tensor]], step
     optimizers = (Muon(matrices, lr=MUON_RATE), torch.optim.Adam(others, lr=ADAM_RATE, betas=(0.9, 0.95)))
     rates = (MUON_RATE, ADAM_RATE)
     started = time.monotonic()
-    for step, (one, other) in enumerate(given):
+    for step, (texts, partners) in enumerate(given):
         pace = min(1.0, (step + 1) / 20) * min(1.0, 1.2 * (1 - step / steps))
         for optimizer, rate in zip(optimizers, rates, strict=True):
             optimizer.param_groups[0]["lr"] = rate * pace
         with torch.autocast("cpu", torch.bfloat16):
-            left, right = network(one), network(other)
+            left, right = network(texts), network(partners)
         loss = contrast(left.float(), right.float())
         network.zero_grad()
         loss.backward()
@@ -109,12 +109,12 @@ def train(network: SentenceEncoder, given: Iterator[tuple[Tensor, Tensor]], step
             print(f"step {step:4}  loss {loss.item():.3f}  {time.monotonic() - started:.0f} s", flush=True)
 
 
-def contrast(one: Tensor, other: Tensor) -> Tensor:
+def contrast(vectors: Tensor, partners: Tensor) -> Tensor:
     """Contrastive loss of each text against the batch, for each prefix of the vectors in `SIZES`."""
-    places = torch.arange(len(one))
+    places = torch.arange(len(vectors))
     losses = []
     for size in SIZES:
-        scores = functional.normalize(one[:, :size]) @ functional.normalize(other[:, :size]).T / TEMPERATURE
+        scores = functional.normalize(vectors[:, :size]) @ functional.normalize(partners[:, :size]).T / TEMPERATURE
         losses += [functional.cross_entropy(scores, places), functional.cross_entropy(scores.T, places)]
     return torch.stack(losses).mean()
 

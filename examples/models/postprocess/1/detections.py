@@ -48,8 +48,8 @@ def detect(
     `rows` [n, 5 + classes]: centre x, centre y, width, height in canvas pixels, objectness, class scores.
     `letterbox` [4] and `original_shape` [2] are the preprocess model's outputs LETTERBOX and ORIGINAL_SHAPE.
     """
-    found = suppress(select_candidates(rows, thresholds), thresholds)
-    return Detections(to_original(found.boxes, letterbox, original_shape), found.confidences, found.class_ids)
+    kept = suppress(select_candidates(rows, thresholds), thresholds)
+    return Detections(to_original(kept.boxes, letterbox, original_shape), kept.confidences, kept.class_ids)
 
 
 def select_candidates(rows: NDArray[np.float32], thresholds: Thresholds) -> Detections:

@@ -45,5 +45,5 @@ class TritonPythonModel:
         self, rows: NDArray[np.float32], letterbox: NDArray[np.float32], original_shape: NDArray[np.int32]
     ) -> bytes:
         """The JSON of one image: a list of bbox, confidence, class_id and class_name."""
-        found = detect(rows, letterbox, original_shape, self.thresholds)
-        return json.dumps(as_records(found, self.class_names), separators=(",", ":")).encode()
+        detections = detect(rows, letterbox, original_shape, self.thresholds)
+        return json.dumps(as_records(detections, self.class_names), separators=(",", ":")).encode()

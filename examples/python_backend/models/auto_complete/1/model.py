@@ -21,8 +21,8 @@ class TritonPythonModel:
         """One response for each request."""
         responses = []
         for request in requests:
-            one = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
-            other = pb_utils.get_input_tensor_by_name(request, "INPUT1").as_numpy()
-            outputs = [pb_utils.Tensor("OUTPUT0", one + other), pb_utils.Tensor("OUTPUT1", one - other)]
+            input0 = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+            input1 = pb_utils.get_input_tensor_by_name(request, "INPUT1").as_numpy()
+            outputs = [pb_utils.Tensor("OUTPUT0", input0 + input1), pb_utils.Tensor("OUTPUT1", input0 - input1)]
             responses.append(pb_utils.InferenceResponse(outputs))
         return responses

@@ -22,13 +22,15 @@ needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="no C compiler: whe
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment with the wheel, and with the packages of this one; this one without a compiler.
 
-    `make test` runs the tests that ask a server from outside only here, on what users install.
+    `make test` runs the tests that ask a server from outside only here, on what users install. The wheel is made of the
+    files that the build of the image gets.
     """
     if not HAS_COMPILER:
         return Path(sys.executable)
     folder = tmp_path_factory.mktemp("wheel")
     build = ["-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", f"--wheel-dir={folder}"]
-    _run(sys.executable, *build, str(ROOT), CONCH_COMPILE="must", CONCH_COMPILE_LEVEL="0")
+    context = _copied_context(folder / "context")
+    _run(sys.executable, *build, str(context), CONCH_COMPILE="must", CONCH_COMPILE_LEVEL="0")
     (wheel,) = folder.glob("*.whl")
     environment = folder / "environment"
     venv.create(environment, with_pip=False)
@@ -38,6 +40,20 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # After its own folder, so that the wheel hides the sources which are installed here.
     (target / "packages.pth").write_text(sysconfig.get_path("purelib"))
     return environment / "bin" / "python"
+
+
+def _copied_context(folder: Path) -> Path:
+    """Copy what .dockerignore lets through, but for wheels."""
+    for line in (ROOT / ".dockerignore").read_text().splitlines():
+        name = line[1:]
+        if not line.startswith("!") or name.endswith(".whl"):
+            continue
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, folder / name)
+    return folder
 
 
 @needs_compiler

@@ -78,9 +78,9 @@ def test_every_argument_is_on_the_page() -> None:
 
 
 def test_a_build_sends_what_it_copies_and_no_more() -> None:
-    """Files that the build of a wheel reads are in the context; .git, environments and tests are not."""
+    """tests/test_wheel.py builds a wheel of no more; .git, environments and tests are not in the context."""
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     assert "*" in lines
     sent = {line[1:] for line in lines if line.startswith("!")}
     build = {"hatch_build.py", "pyproject.toml", "tools/compile_modules.py"}
-    assert sent == {"LICENSE", "README.md", "dist/*.whl", "src", "deploy/helm/conch", *build}
+    assert sent == {"LICENSE", "README.md", "dist/*.whl", "src", "deploy/helm/conch", "examples/new", *build}

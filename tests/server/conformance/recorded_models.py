@@ -33,6 +33,9 @@ elif word == "one_final":
 elif word == "empty_final":
     sender.send(pb_utils.InferenceResponse([]), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
     return None
+elif word == "empty_one":
+    sender.send(pb_utils.InferenceResponse([]))
+    sender.send(one(0))
 elif word == "raise":
     raise RuntimeError("boom")
 else:
@@ -118,6 +121,8 @@ def write_recorded_models(root: Path) -> list[str]:
             (last, {"INPUT0": "middle"}, {"OUTPUT0": "OUT"}),
         )
         write_ensemble(root, name, string_in, string_out, *steps)
+    steps = (("dec", {"INPUT0": "IN"}, {"OUTPUT0": "middle"}), ("id_string", {"INPUT0": "middle"}, {"OUTPUT0": "OUT"}))
+    write_ensemble(root, "decmid", string_in, string_out, *steps)
     write_config(root, "broken", 'backend: "nonesuch" ' + _pair("STRING", 1), 1)
     write_python(root, "two", "version_policy: { all {} } " + _pair("FP32", -1), ECHO)
     shutil.copytree(root / "two" / "1", root / "two" / "3")

@@ -257,6 +257,26 @@ async def test_output_that_a_response_lacks_is_omitted_in_its_branch_only() -> N
     assert [[tensor.name for tensor in answer.outputs] for answer in caller.answers] == [["OUT", "MORE"], ["OUT"]]
 
 
+async def test_response_without_outputs_is_passed_on() -> None:
+    world = World(chain("d"))
+    caller = Caller()
+    (await world.start()).submit(request(), caller)
+    producer = world.executions("d")[0]
+    producer.send(InferResponse("d", 1, []))
+    producer.send(response(1, 1))
+    world.end("d", producer, InferResponse("d", 1, []))
+    assert [len(answer.outputs) for answer in caller.answers] == [0, 1, 0]
+    assert caller.finals == 1
+
+
+async def test_response_without_outputs_is_an_error_where_a_step_needs_them() -> None:
+    world = World(chain("d", "a"))
+    caller = Caller()
+    (await world.start()).submit(request(), caller)
+    world.end("d", world.executions("d")[0], InferResponse("d", 1, []))
+    assert "missing required input(s) ['IN']" in str(caller.answer)
+
+
 def test_parallel_decoupled_steps_are_rejected() -> None:
     model = replace(chain("d1", "d2"), outputs=(TensorSpec("x", "FP32", (2,)), TensorSpec("y", "FP32", (2,))))
     model = replace(model, ensemble_steps=(step("d1", "IN", "x"), step("d2", "IN", "y")))

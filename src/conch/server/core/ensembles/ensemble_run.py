@@ -193,7 +193,7 @@ class EnsembleRun:
             self._times.add(inner.timeline)
         try:
             if self._flow.decoupled[number]:
-                if answer is not None and answer.outputs:
+                if answer is not None:
                     self._open(branch, number, answer, position)
             elif answer is None:
                 raise ConchError("the model gave no response")

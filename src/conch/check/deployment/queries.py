@@ -27,18 +27,18 @@ def check_queries(
 ) -> tuple[dict[str, Node], list[Finding]]:
     """Check all queries; return the recorded expressions and the findings. `declared` are metrics of Python code."""
     table = MetricTable(all_metrics())
-    rules_found = [(checked, rule) for checked in objects for rule in read_rules(_document_of(checked))]
-    analysed = analyse_rules([rule for _, rule in rules_found], table)
+    rules = [(checked, rule) for checked in objects for rule in read_rules(_document_of(checked))]
+    analysed = analyse_rules([rule for _, rule in rules], table)
     recorded = {known.rule.name: known.tree for known in analysed if not known.rule.is_alert and known.tree is not None}
     findings = [
         finding
-        for (source, _), known in zip(rules_found, analysed, strict=True)
+        for (source, _), known in zip(rules, analysed, strict=True)
         for finding in _of_rule(source.source, known)
     ]
     for checked in objects:
         findings += _of_groups(checked)
         findings += _of_dashboards(checked, table, recorded)
-    for (source, _), rule in zip(rules_found, analysed, strict=True):
+    for (source, _), rule in zip(rules, analysed, strict=True):
         findings += _of_declared(source.source, rule, declared)
     return recorded, findings
 

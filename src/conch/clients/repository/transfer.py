@@ -204,7 +204,7 @@ def fetched(given: Namespace, console: Console) -> Iterator[tuple[dict[str, Path
         with fetch_progress(console) as progress:
             mirror = _mirror(given, given.repository_cache, progress)
             names, others = _scan(mirror, given)
-            directories = {name: _found(mirror, name).directory for name in names}
+            directories = {name: _location(mirror, name).directory for name in names}
             for folder in directories.values():
                 folders.callback(shutil.rmtree, folder, ignore_errors=True)
         if not progress.fetched:
@@ -248,7 +248,7 @@ def _scan(mirror: Mirror, given: Namespace) -> tuple[list[str], list[str]]:
     return names, sorted(others.difference(models))
 
 
-def _found(mirror: Mirror, name: str) -> ModelLocation:
+def _location(mirror: Mirror, name: str) -> ModelLocation:
     place = mirror.find(name)
     if place is None:
         raise NotFound(f"model '{name}' was removed from {mirror} in the meantime")
@@ -306,7 +306,7 @@ def _write_changed(mirror: Mirror, names: Sequence[str], target: Path, retry_s: 
     changed = set()
     with ExitStack() as renames:  # at its end, after the last model is complete
         for name in names:
-            place = _retried(partial(_found, mirror, name), retry_s)
+            place = _retried(partial(_location, mirror, name), retry_s)
             if not _alike(place.directory, target / name, shallow=True):
                 folder = renames.enter_context(atomic_replace(target / name, replace=True))
                 shutil.copytree(place.directory, folder, copy_function=link_or_copy, dirs_exist_ok=True)

@@ -21,26 +21,26 @@ class EngineCleanup:
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="conch-engine-"))
         self._foreign = frozenset(_segments().values())
-        self._found: dict[str, int] = {}
+        self._owned: dict[str, int] = {}
 
     def __repr__(self) -> str:
-        return f"<EngineCleanup {self.folder} {len(self._found)} segments>"
+        return f"<EngineCleanup {self.folder} {len(self._owned)} segments>"
 
     def find_shared_memory(self, pid: int) -> None:
         """Find the shared memory that a process or a descendant maps. The process is not asked: it may lie."""
         mapped = {inode for process in _process_tree(pid) for inode in _mapped_inodes(process)}
         own = mapped - self._foreign
-        self._found |= {name: inode for name, inode in _segments().items() if inode in own}
+        self._owned |= {name: inode for name, inode in _segments().items() if inode in own}
 
     @property
     def inodes(self) -> frozenset[int]:
         """Inodes of the shared memory that was found."""
-        return frozenset(self._found.values())
+        return frozenset(self._owned.values())
 
     def remove(self) -> None:
         """Remove the remaining resources, after the processes have ended."""
         remove_tree(self.folder)
-        for name, inode in self._found.items():
+        for name, inode in self._owned.items():
             with suppress(OSError):
                 path = _SHARED_MEMORY / name
                 if path.lstat().st_ino == inode:

@@ -232,7 +232,7 @@ class SharedMemory:
 
         Raises ConchError for regions that requests use.
         """
-        regions = [region for region in self._found(name) if region.kind == kind]
+        regions = [region for region in self._named(name) if region.kind == kind]
         used = [region.name for region in regions if region.name in self._uses]
         for region in regions:
             if region.name not in used:
@@ -248,7 +248,7 @@ class SharedMemory:
 
         Raises NotFound.
         """
-        regions = self._found(name)
+        regions = self._named(name)
         if name and not regions:
             raise NotFound(f"Unable to find {kind} shared memory region: '{name}'")
         rows = [region.row for region in regions if region.kind == kind]
@@ -260,7 +260,7 @@ class SharedMemory:
             )
         return rows
 
-    def _found(self, name: str) -> list[Region | CudaRegion]:
+    def _named(self, name: str) -> list[Region | CudaRegion]:
         """Return the region of that name, if there is one; all regions if the name is empty."""
         if name:
             return [self._regions[name]] if name in self._regions else []

@@ -49,7 +49,7 @@ class Triggers:
             if not window or now.requests < window[-1][1].requests:  # loaded since, with counters from 0
                 window.clear()
                 window.append((now_s, Counts(0, 0, 0, 0)))
-            for incident in self._found(model, window, now, now_s):
+            for incident in self._incidents(model, window, now, now_s):
                 holding.add((incident.reason, model))
                 if incident.reason == "death" or (incident.reason, model) not in self._holding:
                     begun.append(incident)
@@ -59,7 +59,9 @@ class Triggers:
         self._holding = holding
         return begun
 
-    def _found(self, model: str, window: deque[tuple[float, Counts]], now: Counts, now_s: float) -> Iterator[Incident]:
+    def _incidents(
+        self, model: str, window: deque[tuple[float, Counts]], now: Counts, now_s: float
+    ) -> Iterator[Incident]:
         deaths = now.deaths - window[-1][1].deaths
         if deaths > 0:
             yield Incident("death", f"{deaths} processes of model '{model}' exited and are replaced")

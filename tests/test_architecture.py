@@ -138,37 +138,37 @@ def test_compiled_modules_define_no_function_within_a_function() -> None:
     """
     modules = compiled_modules(ROOT / "src")
     assert modules
-    found = {
+    nested = {
         f"{module}:{inner.lineno}"
         for module in modules
         for outer in ast.walk(ast.parse((ROOT / "src" / module).read_text()))
         for inner in ast.walk(outer)
         if isinstance(outer, FUNCTIONS) and isinstance(inner, FUNCTIONS) and inner is not outer
     }
-    assert found == set()
+    assert nested == set()
 
 
 def test_compiled_modules_make_no_slice_objects() -> None:
     """Compiled code takes one for the index of bytes, and raises TypeError; `data[3:35]` is fine."""
-    found = {
+    slices = {
         f"{module}:{node.lineno}"
         for module in compiled_modules(ROOT / "src")
         for node in ast.walk(ast.parse((ROOT / "src" / module).read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "slice"
     }
-    assert found == set()
+    assert slices == set()
 
 
 def test_errors_are_not_compiled() -> None:
     """An error travels by its `__dict__`, which has no attribute that a compiled class declares."""
     known = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
-    found = {
+    compiled = {
         f"{module}:{node.name}"
         for module in compiled_modules(ROOT / "src")
         for node in ast.walk(ast.parse((ROOT / "src" / module).read_text()))
         if isinstance(node, ast.ClassDef) and known & {ast.unparse(base) for base in node.bases}
     }
-    assert found == set()
+    assert compiled == set()
 
 
 def test_modules_are_named_for_what_they_hold() -> None:
@@ -178,8 +178,10 @@ def test_modules_are_named_for_what_they_hold() -> None:
 def test_an_optional_package_is_imported_in_one_place() -> None:
     for package, places in OPTIONAL.items():
         pattern = re.compile(rf"^\s*(?:import|from) {package}\b", re.MULTILINE)
-        found = {name for path, name in zip(MODULES, names(MODULES), strict=True) if pattern.search(path.read_text())}
-        assert found == places
+        importing = {
+            name for path, name in zip(MODULES, names(MODULES), strict=True) if pattern.search(path.read_text())
+        }
+        assert importing == places
 
 
 MIN_LIMIT_S = 30
@@ -187,9 +189,9 @@ MIN_LIMIT_S = 30
 
 def strict_limits(source: str) -> list[int]:
     """Return the lines of waits with a limit that a busy machine exceeds, and of bounds on elapsed time."""
-    found: list[int] = []
+    lines: list[int] = []
     if not re.search(r"timeout=\d|asyncio\.(timeout|wait_for)\(|(monotonic|perf_counter)(_ns)?\(\) - ", source):
-        return found
+        return lines
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
             limits = [keyword.value for keyword in node.keywords if keyword.arg == "timeout"]
@@ -198,13 +200,13 @@ def strict_limits(source: str) -> list[int]:
                 limits += node.args[-1:]
             values = [limit.value for limit in limits if isinstance(limit, ast.Constant)]
             if any(isinstance(value, int | float) and 0 < value < MIN_LIMIT_S for value in values):
-                found.append(node.lineno)
+                lines.append(node.lineno)
         elif isinstance(node, ast.Assert):
             for compared in ast.walk(node.test):
                 bounded = isinstance(compared, ast.Compare) and isinstance(compared.ops[0], ast.Lt | ast.LtE)
                 if bounded and re.search(r"(monotonic|perf_counter)(_ns)?\(\) - ", ast.unparse(compared.left)):
-                    found.append(node.lineno)
-    return found
+                    lines.append(node.lineno)
+    return lines
 
 
 def test_tests_allow_for_a_busy_machine() -> None:

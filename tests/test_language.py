@@ -212,16 +212,18 @@ def check_classes(path: str) -> Iterator[Finding]:
 def check(path: Path) -> list[Finding]:
     """Return what is wrong in a file, by line."""
     name, source = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
-    found = list[Finding]()
+    findings = list[Finding]()
     if path.suffix == ".py":
         texts = python_texts(source)
-        found += [*check_names(name, source), *check_classes(name)]
+        findings += [*check_names(name, source), *check_classes(name)]
     elif path.suffix == ".md":
         texts = other_texts(outside_code(source), is_markdown=True)
-        found += check_layout(name, outside_code(source))
+        findings += check_layout(name, outside_code(source))
     else:
         texts = other_texts(enumerate(source.split("\n"), 1), is_markdown=False)
-    return sorted([*found, *(finding for text in texts for finding in text.check(name))], key=lambda one: one.line)
+    return sorted(
+        [*findings, *(finding for text in texts for finding in text.check(name))], key=lambda finding: finding.line
+    )
 
 
 def all_files() -> Iterator[Path]:
@@ -252,8 +254,8 @@ def listing(findings: Iterable[Finding]) -> str:
 
 @pytest.mark.parametrize("area", sorted(areas()))
 def test_area_follows_the_style(area: str) -> None:
-    found = [finding for path in areas()[area] for finding in check(path)]
-    assert not found, listing(found)
+    findings = [finding for path in areas()[area] for finding in check(path)]
+    assert not findings, listing(findings)
 
 
 FINE = [
@@ -300,8 +302,11 @@ def paragraph(text: str) -> Text:
 
 def test_phrases_are_found_across_lines() -> None:
     source = '# It has a thread of\n# its own.\nraise Error("let "\n  f"go of {x}")\n'
-    found = [(finding.line, finding.instead) for text in python_texts(source) for finding in text.check("x")]
-    assert found == [(1, INSTEAD[r"of (its|their|his|one's) own"]), (3, INSTEAD[r"(let|lets|letting) (it |them )?go"])]
+    findings = [(finding.line, finding.instead) for text in python_texts(source) for finding in text.check("x")]
+    assert findings == [
+        (1, INSTEAD[r"of (its|their|his|one's) own"]),
+        (3, INSTEAD[r"(let|lets|letting) (it |them )?go"]),
+    ]
 
 
 def test_names_are_checked() -> None:
@@ -316,9 +321,9 @@ def main(arguments: list[str]) -> int:
     for area, files in areas().items():
         for path in files:
             if not wanted or any(path.is_relative_to(folder) for folder in wanted):
-                found = check(path)
-                numbers[area] += len(found)
-                print(listing(found), end="\n" if found else "")
+                findings = check(path)
+                numbers[area] += len(findings)
+                print(listing(findings), end="\n" if findings else "")
     for area, number in numbers.items():
         if number:
             print(f"{number:6} {area}", file=sys.stderr)

@@ -53,8 +53,8 @@ def test_words_are_completed(shell: str, tmp_path: Path) -> None:
         if shell == "fish":
             command = ["fish", "--no-config", "-c", f"source {file}; complete -C {shlex.quote(line)}"]
         done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
-        found = [line.partition("\t")[0].strip() for line in done.stdout.splitlines() if line.strip()]
-        assert sorted(found) == sorted(expected), line
+        completions = [line.partition("\t")[0].strip() for line in done.stdout.splitlines() if line.strip()]
+        assert sorted(completions) == sorted(expected), line
 
 
 def test_zsh_completes_at_the_tab_key(tmp_path: Path) -> None:

@@ -22,15 +22,15 @@ def doctor(*flags: str) -> subprocess.CompletedProcess[str]:
 
 
 def findings(url: str, *flags: str) -> dict[str, dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(doctor("--url", url, *flags, "--json").stdout)
-    return {finding["check"]: finding for finding in found}
+    diagnoses: list[dict[str, Any]] = json.loads(doctor("--url", url, *flags, "--json").stdout)
+    return {finding["check"]: finding for finding in diagnoses}
 
 
 def test_every_problem_has_its_costs_and_a_cure() -> None:
-    found = [finding for check in CHECKS for finding in check()]
-    assert {finding.area for finding in found} == {"install", "machine"}
-    assert len({finding.check for finding in found}) >= 15
-    for finding in found:
+    diagnoses = [finding for check in CHECKS for finding in check()]
+    assert {finding.area for finding in diagnoses} == {"install", "machine"}
+    assert len({finding.check for finding in diagnoses}) >= 15
+    for finding in diagnoses:
         assert finding.found
         if finding.level == "problem":
             assert finding.costs, finding
@@ -52,11 +52,11 @@ def test_degradations_of_a_server_are_named_with_costs_and_cures(tmp_path: Path)
     flags = ("--exit-on-error=false", "--strict-readiness=false")
     with ConchProcess(tmp_path / "models", *flags, log=tmp_path / "log", wait="live") as server:
         server.until_logged("degraded: ")
-        found = findings(server.http, "--metrics-url", f"http://127.0.0.1:{server.ports['metrics']}")
-        assert found["answer"]["found"] == f"triton {__version__}"
-        assert found["models"]["found"] == "1 of 2 ready"
-        assert found["model broken"]["found"].startswith("UNAVAILABLE: ")
-        reason = found["kind_gpu_on_cpu (hopeful)"]
+        by_check = findings(server.http, "--metrics-url", f"http://127.0.0.1:{server.ports['metrics']}")
+        assert by_check["answer"]["found"] == f"triton {__version__}"
+        assert by_check["models"]["found"] == "1 of 2 ready"
+        assert by_check["model broken"]["found"].startswith("UNAVAILABLE: ")
+        reason = by_check["kind_gpu_on_cpu (hopeful)"]
         known = reasons()["kind_gpu_on_cpu"]
         assert (reason["level"], reason["costs"], reason["cure"]) == ("problem", known.costs, known.cure)
         without = findings(server.http, "--metrics-url", f"http://127.0.0.1:{free_port()}")

@@ -72,9 +72,9 @@ def weigh(folder: Path, size: int) -> None:
 
 
 def number(pattern: str, text: str) -> int:
-    found = re.search(pattern, text)
-    assert found is not None, text
-    return int(found[1])
+    match = re.search(pattern, text)
+    assert match is not None, text
+    return int(match[1])
 
 
 @pytest.fixture

@@ -42,29 +42,29 @@ class Block:
 
     def commands(self) -> list[Command]:
         """The commands of a console block; a backslash at the end of a line continues it, and so does a pipe."""
-        found: list[Command] = []
+        commands: list[Command] = []
         continued = False
         for line in self.lines:
             if continued:
-                found[-1].text += f"\n{line}"
+                commands[-1].text += f"\n{line}"
             elif line.startswith("$ "):
-                found.append(Command(line[2:]))
-            elif found:
-                found[-1].expected.append(line)
+                commands.append(Command(line[2:]))
+            elif commands:
+                commands[-1].expected.append(line)
             continued = (continued or line.startswith("$ ")) and line.endswith(("\\", "|"))
-        return found
+        return commands
 
 
 def blocks_of(path: Path) -> list[Block]:
     """Every fenced block of a page, in order."""
-    found: list[Block] = []
+    blocks: list[Block] = []
     current: Block | None = None
     before: list[str] = []
     not_run = ""
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if current is not None:
             if line.strip() == "```":
-                found.append(current)
+                blocks.append(current)
                 current, before, not_run = None, [], ""
             else:
                 current.lines.append(line)
@@ -75,10 +75,10 @@ def blocks_of(path: Path) -> list[Block]:
                 before.append(comment[2])
             else:
                 not_run = comment[2]
-    return found
+    return blocks
 
 
 def pages() -> list[Path]:
     """Every page that a user reads."""
-    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
-    return [page for page in found if any(block.language in RUN for block in blocks_of(page))]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
+    return [page for page in pages if any(block.language in RUN for block in blocks_of(page))]

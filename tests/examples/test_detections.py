@@ -25,19 +25,19 @@ def rows(*detections: tuple[float, float, float, float, float, int]) -> NDArray[
 
 
 def test_centre_and_size_become_corners() -> None:
-    found = detect(rows((100, 200, 40, 60, 0.9, 2)), SQUARE, SHAPE, Thresholds())
-    assert found.boxes.tolist() == [[80, 170, 120, 230]]
-    assert found.class_ids.tolist() == [2]
+    detections = detect(rows((100, 200, 40, 60, 0.9, 2)), SQUARE, SHAPE, Thresholds())
+    assert detections.boxes.tolist() == [[80, 170, 120, 230]]
+    assert detections.class_ids.tolist() == [2]
 
 
 def test_overlapping_boxes_of_one_class_leave_the_best() -> None:
-    found = detect(rows((100, 100, 50, 50, 0.6, 1), (103, 100, 50, 50, 0.9, 1)), SQUARE, SHAPE, Thresholds())
-    assert found.confidences.tolist() == pytest.approx([0.9])
+    detections = detect(rows((100, 100, 50, 50, 0.6, 1), (103, 100, 50, 50, 0.9, 1)), SQUARE, SHAPE, Thresholds())
+    assert detections.confidences.tolist() == pytest.approx([0.9])
 
 
 def test_overlapping_boxes_of_different_classes_both_stay() -> None:
-    found = detect(rows((100, 100, 50, 50, 0.6, 1), (103, 100, 50, 50, 0.9, 3)), SQUARE, SHAPE, Thresholds())
-    assert found.class_ids.tolist() == [3, 1]
+    detections = detect(rows((100, 100, 50, 50, 0.6, 1), (103, 100, 50, 50, 0.9, 3)), SQUARE, SHAPE, Thresholds())
+    assert detections.class_ids.tolist() == [3, 1]
 
 
 def test_overlap_threshold_decides() -> None:
@@ -58,13 +58,13 @@ def test_suppression_sees_one_image_only() -> None:
     batch = np.stack((rows((100, 100, 50, 50, 0.9, 0)), rows((101, 100, 50, 50, 0.8, 0))))
     letterboxes = np.stack((Letterbox.fit(640, 640).as_tensor(), Letterbox.fit(1280, 1280).as_tensor()))
     shapes = np.array(((640, 640), (1280, 1280)), dtype=np.int32)
-    found = [detect(*item, Thresholds()) for item in zip(batch, letterboxes, shapes, strict=True)]
-    assert [detection.boxes.tolist() for detection in found] == [[[75, 75, 125, 125]], [[152, 150, 252, 250]]]
+    detections = [detect(*item, Thresholds()) for item in zip(batch, letterboxes, shapes, strict=True)]
+    assert [detection.boxes.tolist() for detection in detections] == [[[75, 75, 125, 125]], [[152, 150, 252, 250]]]
 
 
 def test_nothing_found_is_an_empty_list() -> None:
-    found = detect(rows(), SQUARE, SHAPE, Thresholds())
-    assert json.dumps(as_records(found, NAMES)) == "[]"
+    detections = detect(rows(), SQUARE, SHAPE, Thresholds())
+    assert json.dumps(as_records(detections, NAMES)) == "[]"
 
 
 def test_rows_that_are_not_numbers_are_nothing() -> None:
@@ -79,14 +79,14 @@ def test_candidates_and_detections_are_bounded_best_first() -> None:
     made = np.zeros((25200, 85), dtype=np.float32)
     made[:, :2], made[:, 2:4], made[:, 4] = rng.uniform(0, 640, (25200, 2)), 2, rng.uniform(0.5, 1, 25200)
     made[:, 5] = 1
-    found = detect(made, SQUARE, SHAPE, Thresholds(max_candidates=300, max_detections=20))
-    assert len(found.boxes) == 20
-    assert np.all(np.diff(found.confidences) <= 0)
-    assert found.confidences[0] == made[:, 4].max()
+    detections = detect(made, SQUARE, SHAPE, Thresholds(max_candidates=300, max_detections=20))
+    assert len(detections.boxes) == 20
+    assert np.all(np.diff(detections.confidences) <= 0)
+    assert detections.confidences[0] == made[:, 4].max()
 
 
 def test_record_is_what_a_client_reads() -> None:
-    found = detect(rows((100.04, 200, 40, 60, 0.9, 2)), SQUARE, SHAPE, Thresholds())
-    assert json.loads(json.dumps(as_records(found, NAMES))) == [
+    detections = detect(rows((100.04, 200, 40, 60, 0.9, 2)), SQUARE, SHAPE, Thresholds())
+    assert json.loads(json.dumps(as_records(detections, NAMES))) == [
         {"bbox": [80.0, 170.0, 120.0, 230.0], "confidence": 0.9, "class_id": 2, "class_name": "class 2"}
     ]

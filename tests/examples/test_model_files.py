@@ -103,10 +103,10 @@ def test_images_of_different_sizes_keep_their_own_results(load: Load, pb_utils: 
         requests.append(request_for(pb_utils, "postprocess", DETECTIONS=rows, **geometry))
     results = [outputs(response)["DETECTION_RESULTS"] for response in load("postprocess").execute(requests)]
     assert [result.shape for result in results] == [(1, 1), (2, 1)]
-    found = [json.loads(result) for part in results for result in part.reshape(-1)]
-    assert [[defect["bbox"] for defect in defects] for defects in found] == [
+    documents = [json.loads(result) for part in results for result in part.reshape(-1)]
+    assert [[defect["bbox"] for defect in defects] for defects in documents] == [
         [[270.0, 290.0, 370.0, 350.0]],
         [[540.0, 580.0, 740.0, 700.0]],
         [[110.0, 290.0, 210.0, 350.0]],
     ]
-    assert {(d["class_id"], d["class_name"], d["confidence"]) for (d,) in found} == {(0, "scratch", 0.75)}
+    assert {(d["class_id"], d["class_name"], d["confidence"]) for (d,) in documents} == {(0, "scratch", 0.75)}

@@ -26,14 +26,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
 
 @pytest.fixture(scope="module")
 def client(server: ConchProcess) -> Iterator[triton.InferenceServerClient]:
-    with triton.InferenceServerClient(server.http, network_timeout=60) as one:
-        yield one
+    with triton.InferenceServerClient(server.http, network_timeout=60) as client:
+        yield client
 
 
 @pytest.fixture
 def streaming(server: ConchProcess) -> Iterator[grpc.InferenceServerClient]:
-    with grpc.InferenceServerClient(server.grpc) as one:
-        yield one
+    with grpc.InferenceServerClient(server.grpc) as client:
+        yield client
 
 
 def test_every_model_answers(client: triton.InferenceServerClient) -> None:

@@ -30,16 +30,16 @@ def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
 
 @pytest.fixture
 def client(conch: ConchProcess) -> Iterator[triton.InferenceServerClient]:
-    with triton.InferenceServerClient(conch.http, network_timeout=60) as one:
-        yield one
+    with triton.InferenceServerClient(conch.http, network_timeout=60) as client:
+        yield client
 
 
-def overlap(one: list[float], other: list[float]) -> float:
+def overlap(box_a: list[float], box_b: list[float]) -> float:
     """Intersection over union."""
-    width = min(one[2], other[2]) - max(one[0], other[0])
-    height = min(one[3], other[3]) - max(one[1], other[1])
+    width = min(box_a[2], box_b[2]) - max(box_a[0], box_b[0])
+    height = min(box_a[3], box_b[3]) - max(box_a[1], box_b[1])
     both = max(width, 0) * max(height, 0)
-    area = sum((box[2] - box[0]) * (box[3] - box[1]) for box in (one, other))
+    area = sum((box[2] - box[0]) * (box[3] - box[1]) for box in (box_a, box_b))
     return both / (area - both)
 
 
@@ -80,11 +80,11 @@ def test_digits_are_read(client: triton.InferenceServerClient) -> None:
 @pytest.mark.parametrize("name", ["plate.jpg", "plate_rotated.jpg"])
 def test_a_jpeg_goes_in_and_boxes_come_out(client: triton.InferenceServerClient, name: str) -> None:
     image = (EXAMPLES / "images" / name).read_bytes()
-    (found,) = detect(client, [image])
+    (detections,) = detect(client, [image])
     for truth in drawn(name):
-        matching = [detection for detection in found if detection["class_name"] == truth["class_name"]]
-        assert any(overlap(detection["bbox"], truth["bbox"]) > 0.5 for detection in matching), (truth, found)
-    assert annotate(image, found)[:2] == b"\xff\xd8"
+        matching = [detection for detection in detections if detection["class_name"] == truth["class_name"]]
+        assert any(overlap(detection["bbox"], truth["bbox"]) > 0.5 for detection in matching), (truth, detections)
+    assert annotate(image, detections)[:2] == b"\xff\xd8"
 
 
 def drawn(name: str) -> list[dict[str, Any]]:
@@ -97,9 +97,9 @@ def test_a_batch_of_different_images_is_answered_one_by_one(client: triton.Infer
     images = [(EXAMPLES / "images" / name).read_bytes() for name in ("plate.jpg", "plate_rotated.jpg", "plate.jpg")]
     together = detect(client, images)
     alone = [detect(client, [image])[0] for image in images]
-    for many, one in zip(together, alone, strict=True):
-        assert [d["class_name"] for d in many] == [d["class_name"] for d in one]
-        for a, b in zip(many, one, strict=True):
+    for many, single in zip(together, alone, strict=True):
+        assert [d["class_name"] for d in many] == [d["class_name"] for d in single]
+        for a, b in zip(many, single, strict=True):
             np.testing.assert_allclose(a["bbox"], b["bbox"], atol=1.5)
 
 
@@ -126,7 +126,7 @@ def test_data_that_is_not_an_image_is_a_client_error(client: triton.InferenceSer
     ],
 )
 def test_the_chat_model_answers_in_readable_words(conch: ConchProcess, question: str, answer: str) -> None:
-    with openai.OpenAI(base_url=f"http://{conch.http}/v1", api_key="none") as one:
-        pieces = list(ask(one, question))
+    with openai.OpenAI(base_url=f"http://{conch.http}/v1", api_key="none") as chat:
+        pieces = list(ask(chat, question))
     assert "".join(pieces).startswith(answer)
     assert len([piece for piece in pieces if piece]) > 1, "it came in one piece"

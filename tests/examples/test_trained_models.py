@@ -67,8 +67,8 @@ def test_class_names_cover_every_column(models: Path) -> None:
 
 def test_sample_images_show_their_drawn_defects(models: Path, images: Path) -> None:
     truth = json.loads((images / "ground_truth.json").read_text())
-    found = find(open_model(models, "detector"), [(images / file).read_bytes() for file in truth])
-    for detections, drawn in zip(found, truth.values(), strict=True):
+    by_image = find(open_model(models, "detector"), [(images / file).read_bytes() for file in truth])
+    for detections, drawn in zip(by_image, truth.values(), strict=True):
         score = scored(detections, drawn)
         assert (score.right, score.detected, score.drawn) == (len(drawn),) * 3
 
@@ -94,8 +94,8 @@ def test_detector_finds_defects_it_never_saw(
 ) -> None:
     detector, score = open_model(models, "detector"), Score()
     for file, boxes, classes in held_out:
-        (found,) = find(detector, [file])
-        score.add(found.boxes, found.class_ids, boxes, classes)
+        (detections,) = find(detector, [file])
+        score.add(detections.boxes, detections.class_ids, boxes, classes)
     # The README's figures are of 300 plates; forty leave some room for chance.
     assert score.precision >= 0.85
     assert score.recall >= 0.85

@@ -43,9 +43,9 @@ class Receiver:
                 [*command, "--queue", str(folder / "queue"), "--port", str(port)],
                 stderr=log, stdout=log, env={**os.environ, **environment},
             )  # fmt: skip
-        found = until(lambda: self.process.poll() is not None or _STARTED.search(self.log), "start")
-        assert not isinstance(found, bool), self.log
-        self.port = int(found[1])
+        match = until(lambda: self.process.poll() is not None or _STARTED.search(self.log), "start")
+        assert not isinstance(match, bool), self.log
+        self.port = int(match[1])
         self.url = f"http://127.0.0.1:{self.port}/"
 
     @property
@@ -115,9 +115,9 @@ def alertmanager_address(folder: Path, config: str) -> Iterator[str]:
         )  # fmt: skip
     try:
         pattern = re.compile(r"(?:address=|Listening on.*?)127\.0\.0\.1:(\d+)", re.IGNORECASE)
-        found = until(lambda: process.poll() is not None or pattern.search(log.read_text()), "Alertmanager")
-        assert not isinstance(found, bool), log.read_text()
-        yield f"127.0.0.1:{found[1]}"
+        match = until(lambda: process.poll() is not None or pattern.search(log.read_text()), "Alertmanager")
+        assert not isinstance(match, bool), log.read_text()
+        yield f"127.0.0.1:{match[1]}"
     finally:
         process.terminate()
         process.wait(TIMEOUT_S)

@@ -43,8 +43,8 @@ class Client:
     def statistics(self, model: str) -> dict[str, Any]:
         """Return the statistics of the one version of a model."""
         keywords = {"as_json": True} if self._module is grpc else {}
-        (found,) = self.client.get_inference_statistics(model, **keywords)["model_stats"]
-        return dict(found)
+        (row,) = self.client.get_inference_statistics(model, **keywords)["model_stats"]
+        return dict(row)
 
 
 def response_id(result: Any) -> str:

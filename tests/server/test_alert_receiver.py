@@ -195,8 +195,8 @@ def test_test_messages_are_accepted(tmp_path: Path) -> None:
         test = conch_alerts("test", "--config", str(tmp_path / "receiver.yaml"), environment=environment)
         assert test.returncode == 0, test.stderr
         assert "feishu: feishu accepted the test message" in test.stdout
-        one = ("test", "--config", str(tmp_path / "receiver.yaml"), "--target", "nix")
-        unknown = conch_alerts(*one, environment=environment)
+        arguments = ("test", "--config", str(tmp_path / "receiver.yaml"), "--target", "nix")
+        unknown = conch_alerts(*arguments, environment=environment)
         assert (unknown.returncode, "unknown target 'nix'" in unknown.stderr) == (2, True)
 
 

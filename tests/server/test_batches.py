@@ -124,8 +124,8 @@ def test_batches_of_completions_and_embeddings(client: openai.OpenAI) -> None:
     texts = begun(client, line("a", {"model": "words", "prompt": "Hi"}, "/v1/completions"), "/v1/completions")
     body = {"model": "sentences", "input": ["one", "two"]}
     vectors = begun(client, line("b", body, "/v1/embeddings"), "/v1/embeddings")
-    found = lines_of(client, ended(client, texts).output_file_id)["a"]["response"]["body"]
-    assert found["choices"][0]["text"] == "Hi"
+    completion = lines_of(client, ended(client, texts).output_file_id)["a"]["response"]["body"]
+    assert completion["choices"][0]["text"] == "Hi"
     made = lines_of(client, ended(client, vectors).output_file_id)["b"]["response"]["body"]["data"]
     assert [len(entry["embedding"]) for entry in made] == [len(made[0]["embedding"])] * 2
 
@@ -353,5 +353,5 @@ def value(server: ConchProcess, series: str) -> float:
     request = urllib.request.Request(f"http://127.0.0.1:{server.ports['metrics']}/metrics")
     request.add_header("Authorization", "Bearer key-ops")
     with urllib.request.urlopen(request, timeout=60) as response:
-        found = re.search(rf"^{series}.*\s([0-9.e+]+)$", response.read().decode(), re.MULTILINE)
-    return float(found[1]) if found else 0.0
+        match = re.search(rf"^{series}.*\s([0-9.e+]+)$", response.read().decode(), re.MULTILINE)
+    return float(match[1]) if match else 0.0

@@ -182,14 +182,14 @@ def test_check_and_server_agree_on_users_folders(tmp_path: Path) -> None:
     assert len(CASES.keys() - expected) > 25
 
 
-def found(root: Path, *rules: str) -> list[Finding]:
+def findings_of(root: Path, *rules: str) -> list[Finding]:
     return [finding for finding in check_paths([root]).findings if finding.rule.id in rules]
 
 
 def test_an_unreadable_folder_does_not_end_the_check(tmp_path: Path) -> None:
     root = tmp_path / "models"
     write_cases(root, {"good": CASES["config-good"], "locked": CASES["config-good"], "wrong": CASES["config-negative"]})
-    assert found(root, "config-invalid")  # which imports what another user may not be able to
+    assert findings_of(root, "config-invalid")  # which imports what another user may not be able to
     (root / "locked").chmod(0)
     is_root = os.geteuid() == 0
     if is_root:  # whom no mode keeps out
@@ -198,9 +198,9 @@ def test_an_unreadable_folder_does_not_end_the_check(tmp_path: Path) -> None:
                 folder.chmod(0o755)
         os.seteuid(65534)
     try:
-        [unreadable] = found(root, "file-unreadable")
+        [unreadable] = findings_of(root, "file-unreadable")
         assert unreadable.place.path.is_relative_to(root / "locked")
-        assert found(root, "config-invalid")
+        assert findings_of(root, "config-invalid")
     finally:
         if is_root:
             os.seteuid(0)
@@ -210,7 +210,7 @@ def test_an_unreadable_folder_does_not_end_the_check(tmp_path: Path) -> None:
 def test_a_missing_import_is_reported_once(tmp_path: Path) -> None:
     code = "import nowhere.a\nimport nowhere.b\nfrom nowhere import c\n"
     write_cases(tmp_path / "models", {"model": python(code * 3)})
-    [finding] = found(tmp_path / "models", "python-import")
+    [finding] = findings_of(tmp_path / "models", "python-import")
     assert finding.message == "module 'nowhere' is not installed in this environment (and 8 more places)"
 
 
@@ -221,5 +221,5 @@ def test_an_absolute_path_may_exist_where_the_model_is_served(tmp_path: Path) ->
     write_config(root, "near", 'backend: "vllm"')
     (root / "near" / "1" / "model.json").write_text('{"model": "./llama"}')
     assert failing(root) == {"near"}
-    [notice] = found(root, "path-elsewhere")
+    [notice] = findings_of(root, "path-elsewhere")
     assert "/data/llama does not exist on this machine" in notice.message

@@ -165,12 +165,12 @@ def test_a_stream_has_the_same_text_and_the_time_of_its_first_token(ask: Ask, pl
     stored = (place / "results.txt").read_text()
     streamed = json.loads(ask(*flags, "--streaming-mode", model=model).stdout)
     assert (place / "results.txt").read_text() == stored
-    for one, other in zip(whole["requests"], streamed["requests"], strict=True):
-        assert one["texts"] == other["texts"]
-        assert one["texts"][0].startswith(one["prompt"])
-        assert (one["error"], one["first_s"]) == (None, None)
-        assert one["output_tokens"] == other["output_tokens"] > 0
-        assert one["input_tokens"] == other["input_tokens"] > 0
+    for unstreamed, other in zip(whole["requests"], streamed["requests"], strict=True):
+        assert unstreamed["texts"] == other["texts"]
+        assert unstreamed["texts"][0].startswith(unstreamed["prompt"])
+        assert (unstreamed["error"], unstreamed["first_s"]) == (None, None)
+        assert unstreamed["output_tokens"] == other["output_tokens"] > 0
+        assert unstreamed["input_tokens"] == other["input_tokens"] > 0
         assert 0 < other["first_s"] <= other["total_s"] <= streamed["total_s"]
     assert whole["failed"] == 0
 

@@ -83,9 +83,9 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
             log=folder / "log",
         )
         with server:
-            found = Ports({name.split()[0]: int(port) for name, port in _STARTED.findall(server.text)})
-            found.places = places
-            yield found
+            ports = Ports({name.split()[0]: int(port) for name, port in _STARTED.findall(server.text)})
+            ports.places = places
+            yield ports
     finally:
         for name in variables:
             del os.environ[name]
@@ -324,11 +324,11 @@ def test_vertex_ai_by_its_variables(tmp_path: Path) -> None:
         process = subprocess.Popen(command, env=os.environ | variables, stdout=file, stderr=file)
     try:
         deadline = time.monotonic() + 60
-        while not (found := _STARTED.search(log.read_text())) or not ready(int(found[2])):
+        while not (match := _STARTED.search(log.read_text())) or not ready(int(match[2])):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert call(int(found[2]), "POST", "/p:predict", IN_JSON)[::2] == (200, OUT_JSON % b"only")
+        assert call(int(match[2]), "POST", "/p:predict", IN_JSON)[::2] == (200, OUT_JSON % b"only")
         assert "Started HTTPService" not in log.read_text()
         assert "GRPCInferenceService" not in log.read_text()
     finally:

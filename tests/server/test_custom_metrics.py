@@ -97,8 +97,8 @@ def post(server: ConchProcess, path: str, body: dict[str, Any]) -> Any:
 
 
 def infer(server: ConchProcess, model: str, *shape: int, value: float = 1.0, **parameters: Any) -> Any:
-    one = {"name": "INPUT0", "datatype": "FP32", "shape": shape, "data": [value] * shape[-1]}
-    return post(server, f"/v2/models/{model}/infer", {"inputs": [one], "parameters": parameters})
+    values = {"name": "INPUT0", "datatype": "FP32", "shape": shape, "data": [value] * shape[-1]}
+    return post(server, f"/v2/models/{model}/infer", {"inputs": [values], "parameters": parameters})
 
 
 def scrape(server: ConchProcess) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -113,12 +113,12 @@ def scrape(server: ConchProcess) -> dict[tuple[str, tuple[tuple[str, str], ...]]
 
 def requests(server: ConchProcess, model: str) -> dict[tuple[str, str, str], float]:
     """Return the numbers of requests of a model by tier, reason and hit."""
-    found = {}
+    counts = {}
     for (name, labels), value in scrape(server).items():
         values = dict(labels)
         if name == "shop_requests_total" and values["model"] == model:
-            found[values["tier"], values["reason"], values["hit"]] = value
-    return found
+            counts[values["tier"], values["reason"], values["hit"]] = value
+    return counts
 
 
 def test_models_of_every_kind_are_counted(server: ConchProcess) -> None:
@@ -132,9 +132,9 @@ def test_models_of_every_kind_are_counted(server: ConchProcess) -> None:
     assert requests(server, "cached") == {("none", "", "false"): 1, ("none", "", "true"): 1}
     infer(server, "counted", 1, 2, sequence_id=1, sequence_start=True, sequence_end=True)
     assert sum(requests(server, "counted").values()) == 1
-    found = scrape(server)
-    assert found["shop_seconds_count", (("model", "chain"),)] == 1
-    assert found["shop_in_flight", (("model", "identity"),)] == 0
+    metrics = scrape(server)
+    assert metrics["shop_seconds_count", (("model", "chain"),)] == 1
+    assert metrics["shop_in_flight", (("model", "identity"),)] == 0
 
 
 def test_requests_in_flight_are_counted_while_they_run(server: ConchProcess, gate: Path) -> None:
@@ -158,12 +158,12 @@ def test_requests_in_flight_are_counted_while_they_run(server: ConchProcess, gat
 def test_language_models_are_counted_with_their_tokens(server: ConchProcess) -> None:
     asked = {"model": "words", "prompt": "say it", "max_tokens": 20, "temperature": 0}
     usage = post(server, "/v1/completions", asked)["usage"]
-    found = scrape(server)
+    metrics = scrape(server)
     key = ("shop_tokens_total", (("deterministic", "true"), ("model", "words")))
-    assert found[key] == usage["total_tokens"] > 0
-    assert found["shop_in_flight", (("model", "words"),)] == 0
+    assert metrics[key] == usage["total_tokens"] > 0
+    assert metrics["shop_in_flight", (("model", "words"),)] == 0
     post(server, "/v2/models/words/generate", {"text_input": "say it", "max_tokens": 20})
-    assert found["shop_requests_total", (("hit", "false"), ("model", "words"), ("reason", ""), ("tier", "none"))] == 1
+    assert metrics["shop_requests_total", (("hit", "false"), ("model", "words"), ("reason", ""), ("tier", "none"))] == 1
     assert sum(requests(server, "words").values()) == 2
 
 

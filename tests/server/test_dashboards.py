@@ -146,21 +146,21 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
 
 def evaluated(query: str) -> str:
     """Return a query as Grafana sends it, with all values of the variables chosen, for a server just started."""
-    return _VARIABLE.sub(lambda found: VARIABLES.get(found[1], ".*"), query).replace("[10m:15s]", "[10m:1s]")
+    return _VARIABLE.sub(lambda match: VARIABLES.get(match[1], ".*"), query).replace("[10m:15s]", "[10m:1s]")
 
 
-def problem(panel: DashboardPanel, query: PanelQuery, found: list[Value]) -> str:
+def problem(panel: DashboardPanel, query: PanelQuery, result: list[Value]) -> str:
     """Return what is wrong with a result, "" if nothing is."""
-    if not found:
+    if not result:
         return "no data"
     least, greatest = panel.bounds
-    for series in found:
+    for series in result:
         if math.isnan(series.value):
             return f"NaN for {series.labels}"
         if not least <= series.value <= (math.inf if greatest is None else greatest):
             return f"{series.value} for {series.labels} is not within {panel.bounds}"
     # A label may be empty, but not in all series.
-    if missing := set(_LEGEND_LABEL.findall(query.legend)) - {label for series in found for label in series.labels}:
+    if missing := set(_LEGEND_LABEL.findall(query.legend)) - {label for series in result for label in series.labels}:
         return f"no label {missing} for the legend"
     return ""
 
@@ -184,7 +184,7 @@ def test_every_query_of_a_panel_has_data_in_range(prometheus: Prometheus, panel:
             time.sleep(0.5)
 
 
-@pytest.mark.parametrize("dashboard", all_dashboards(), ids=lambda each: each.uid)
+@pytest.mark.parametrize("dashboard", all_dashboards(), ids=lambda dashboard: dashboard.uid)
 def test_variables_have_values(prometheus: Prometheus, dashboard: GrafanaDashboard) -> None:
     for name, _, query in dashboard.variables:
         series, _, label = evaluated(query).removeprefix("label_values(").removesuffix(")").rpartition(", ")

@@ -68,8 +68,8 @@ class Models:
 
     def misses(self, model: str, stage: str) -> int:
         name = f'conch_deadline_misses_total{{model="{model}",stage="{stage}",version="1"}} '
-        found = [line for line in self.server.metrics().splitlines() if line.startswith(name)]
-        return int(found[0].removeprefix(name)) if found else 0
+        lines = [line for line in self.server.metrics().splitlines() if line.startswith(name)]
+        return int(lines[0].removeprefix(name)) if lines else 0
 
     @contextmanager
     def shut(self, model: str) -> Iterator[None]:

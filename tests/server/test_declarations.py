@@ -111,19 +111,19 @@ def client(request: pytest.FixtureRequest, conch: ConchProcess) -> Iterator[Clie
         yield made
 
 
-def one(value: float, rows: int = 1) -> np.ndarray:
+def column(value: float, rows: int = 1) -> np.ndarray:
     return np.full((rows, 1), value, np.float32)
 
 
 @pytest.mark.parametrize("given", ["A", "AB", "AC", "ABC"])
 def test_optional_inputs_come_as_sent(client: Client, given: str) -> None:
-    result = client.ask("optional", {name: one(1, rows=2) for name in given})
+    result = client.ask("optional", {name: column(1, rows=2) for name in given})
     assert [row[0].decode() for row in result.as_numpy("NAMES")] == [given, given]
 
 
 def test_optional_inputs_of_an_ensemble_reach_its_steps_or_not(client: Client) -> None:
     for given, seen in (("X", "A"), ("XY", "AB")):
-        result = client.ask("optional_above", {name: one(1) for name in given})
+        result = client.ask("optional_above", {name: column(1) for name in given})
         assert result.as_numpy("NAMES")[0, 0].decode() == seen
 
 

@@ -152,20 +152,20 @@ def failures(conch: ConchProcess, model: str) -> int:
 
 @contextmanager
 def stream(conch: ConchProcess) -> Iterator[Stream]:
-    one = Stream(conch.grpc)
+    stream = Stream(conch.grpc)
     try:
-        yield one
+        yield stream
     finally:
-        one.client.stop_stream(cancel_requests=True)
-        one.client.close()
+        stream.client.stop_stream(cancel_requests=True)
+        stream.client.close()
 
 
 @pytest.mark.parametrize(("model", "plus"), [("script", 0), ("stream", 100), ("bounded", 100), ("nested", 200)])
 def test_each_response_comes_in_order_and_then_the_end(conch: ConchProcess, model: str, plus: int) -> None:
-    with stream(conch) as one:
+    with stream(conch) as opened:
         for count in (0, 1, 3):
-            one.ask(model, count, "r")
-            messages = one.to_the_end()
+            opened.ask(model, count, "r")
+            messages = opened.to_the_end()
             # The last one is final itself if the decoupled model has ended before it is through an ensemble.
             if messages[-1][1] is None:
                 messages.pop()
@@ -174,20 +174,20 @@ def test_each_response_comes_in_order_and_then_the_end(conch: ConchProcess, mode
 
 @pytest.mark.parametrize(("model", "plus"), [("script", 0), ("stream", 100), ("bounded", 100)])
 def test_a_final_flag_with_the_data_stays_with_them(conch: ConchProcess, model: str, plus: int) -> None:
-    with stream(conch) as one:
-        one.ask(model, -3, "r")
-        assert one.next() == ("r", 7 + plus, True)
-        one.ask(model, 0, "next")  # what the model sent after the end has not come
-        assert one.next() == ("next", None, True)
+    with stream(conch) as opened:
+        opened.ask(model, -3, "r")
+        assert opened.next() == ("r", 7 + plus, True)
+        opened.ask(model, 0, "next")  # what the model sent after the end has not come
+        assert opened.next() == ("next", None, True)
     conch.until_logged("too late: Unable to send response. Response sender has been closed.")
 
 
 @pytest.mark.parametrize(("model", "plus"), [("script", 0), ("stream", 100)])
 def test_requests_may_be_answered_out_of_order(conch: ConchProcess, model: str, plus: int) -> None:
-    with stream(conch) as one:
-        one.ask(model, -4, "early")
-        one.ask(model, -5, "late")
-        answers = {one.next(), one.next()}
+    with stream(conch) as opened:
+        opened.ask(model, -4, "early")
+        opened.ask(model, -5, "late")
+        answers = {opened.next(), opened.next()}
         assert answers == {("late", 1 + plus, True), ("early", 2 + plus, True)}
 
 
@@ -204,20 +204,20 @@ def test_requests_may_be_answered_out_of_order(conch: ConchProcess, model: str, 
     ],
 )
 def test_an_error_midway_is_the_end(conch: ConchProcess, model: str, number: int, said: str) -> None:
-    with stream(conch) as one:
-        one.ask(model, number)
-        while len(message := one.next()) == 3:
+    with stream(conch) as opened:
+        opened.ask(model, number)
+        while len(message := opened.next()) == 3:
             assert message[2] is False
         assert said in message[0]
-        one.ask(model, 0, "next")
-        assert one.next() == ("next", None, True)
+        opened.ask(model, 0, "next")
+        assert opened.next() == ("next", None, True)
 
 
 def test_responses_after_an_error_are_delivered(conch: ConchProcess) -> None:
     before = failures(conch, "script")
-    with stream(conch) as one:
-        one.ask("script", -7, "r")
-        answers = [one.next() for _ in range(6)]
+    with stream(conch) as opened:
+        opened.ask("script", -7, "r")
+        answers = [opened.next() for _ in range(6)]
     assert answers == [("r", 0, False), ("error 0",), ("r", 1, False), ("error 1",), ("r", 2, False), ("r", None, True)]
     assert failures(conch, "script") == before + 1
     with http.InferenceServerClient(conch.http) as client:
@@ -228,13 +228,13 @@ def test_responses_after_an_error_are_delivered(conch: ConchProcess) -> None:
 
 
 def test_an_ensemble_ends_with_the_first_error_of_a_step(conch: ConchProcess) -> None:
-    with stream(conch) as one:
-        one.ask("stream", -7, "r")
-        while len(message := one.next()) == 3:
+    with stream(conch) as opened:
+        opened.ask("stream", -7, "r")
+        while len(message := opened.next()) == 3:
             assert message[2] is False
         assert "in ensemble 'stream', error 0 (step 'script')" in message[0]
-        one.ask("stream", 0, "next")
-        assert one.next() == ("next", None, True)
+        opened.ask("stream", 0, "next")
+        assert opened.next() == ("next", None, True)
 
 
 def test_generate_takes_errors_for_responses(conch: ConchProcess) -> None:
@@ -259,9 +259,9 @@ def test_generate_takes_errors_for_responses(conch: ConchProcess) -> None:
 @pytest.mark.parametrize("model", ["script", "stream", "bounded", "nested"])
 def test_a_client_that_goes_reaches_the_model(conch: ConchProcess, model: str) -> None:
     before = conch.text.count("noticed the cancellation")
-    with stream(conch) as one:
-        one.ask(model, -6)
-        assert one.next()[1] is not None
+    with stream(conch) as opened:
+        opened.ask(model, -6)
+        assert opened.next()[1] is not None
     conch.until_logged(f"(?s)(noticed the cancellation.*){{{before + 1}}}")
 
 
@@ -293,9 +293,9 @@ def test_without_a_stream_they_are_refused_in_tritons_words(conch: ConchProcess,
 def test_all_phases_are_counted(conch: ConchProcess) -> None:
     """As in Triton, where an execution sends its responses before it returns."""
     with grpc.InferenceServerClient(conch.grpc) as client:
-        with stream(conch) as one:
-            one.ask("script", 3)
-            one.to_the_end()
+        with stream(conch) as opened:
+            opened.ask("script", 3)
+            opened.to_the_end()
         (model,) = client.get_inference_statistics("script").model_stats
         spent = model.inference_stats
         phases = (spent.queue, spent.compute_input, spent.compute_infer, spent.compute_output)
@@ -315,9 +315,9 @@ def test_steps_are_counted_each_for_itself_and_add_up(conch: ConchProcess) -> No
             ]
 
         before = counted()
-        with stream(conch) as one:
-            one.ask("stream", 3)
-            one.to_the_end()
+        with stream(conch) as opened:
+            opened.ask("stream", 3)
+            opened.to_the_end()
         ensemble, script, plus = np.array(counted()) - np.array(before)
         assert (ensemble[0], script[0], plus[0]) == (1, 1, 3)
         assert list(ensemble[1:]) == list(script[1:] + plus[1:])

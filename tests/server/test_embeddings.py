@@ -73,8 +73,8 @@ def until_counted(server: ConchProcess, start: str, least: int) -> None:
         time.sleep(0.02)
 
 
-def similar(one: list[float], other: list[float]) -> float:
-    return float(np.dot(one, other))
+def similar(vector: list[float], other: list[float]) -> float:
+    return float(np.dot(vector, other))
 
 
 def test_paraphrases_are_nearer_than_other_texts(client: openai.OpenAI) -> None:

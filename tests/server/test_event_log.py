@@ -60,7 +60,7 @@ class Logged:
     def rows(self, kind: str, model: str = "", log: EventLog | None = None) -> list[dict[str, Any]]:
         """The rows of a model as dictionaries, with names and codes as texts."""
         log = log or self.log()
-        found = []
+        rows = []
         for row in log.tables[kind]:
             cells: dict[str, Any] = {}
             for name in row.dtype.names:
@@ -68,8 +68,8 @@ class Logged:
                 value = int(row[name])
                 cells[name] = codes[value] if codes else log.names[value] if name in _NAMES else value
             if not model or cells["model"] == model:
-                found.append(cells)
-        return found
+                rows.append(cells)
+        return rows
 
     def until(self, kind: str, model: str, holds: Callable[[list[dict[str, Any]]], Any]) -> list[dict[str, Any]]:
         end = time.monotonic() + 60
@@ -280,9 +280,9 @@ def exchange_of(logged: Logged, text: str) -> dict[str, Any]:
         log = logged.log()
         numbers = [row["number"] for row in logged.rows("requests", log=log)]
         if text in log.names and (number := log.find(text)) in numbers:
-            found = [row for row in logged.rows("exchanges", log=log) if row["request"] == number]
-            if found:
-                return found[0]
+            exchanges = [row for row in logged.rows("exchanges", log=log) if row["request"] == number]
+            if exchanges:
+                return exchanges[0]
         assert time.monotonic() < end
         time.sleep(0.02)
 

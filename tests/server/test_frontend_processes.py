@@ -63,11 +63,11 @@ def until(condition: Callable[[], Any]) -> None:
 
 
 def frontends(server: ConchProcess) -> list[psutil.Process]:
-    found = []
+    processes = []
     for process in psutil.Process(server.process.pid).children():
         with suppress(psutil.Error):  # it has just ended
-            found += [process] if "frontend " in " ".join(process.cmdline()) else []
-    return found
+            processes += [process] if "frontend " in " ".join(process.cmdline()) else []
+    return processes
 
 
 def body(*values: float) -> bytes:
@@ -105,12 +105,12 @@ def answered(server: ConchProcess) -> float:
 @pytest.mark.parametrize("client", [tritonclient.http, tritonclient.grpc], ids=["http", "grpc"])
 def test_tensors_of_all_sizes_come_back(server: ConchProcess, client: Any) -> None:
     address = server.http if client is tritonclient.http else server.grpc
-    with client.InferenceServerClient(address) as one:
+    with client.InferenceServerClient(address) as connection:
         for size in (0, 1, 16_384, 16_385, 1_000_000):
             sent = np.arange(size, dtype=np.float32)
             given = client.InferInput("INPUT0", sent.shape, "FP32")
             given.set_data_from_numpy(sent)
-            np.testing.assert_array_equal(one.infer("echo", [given]).as_numpy("OUTPUT0"), sent)
+            np.testing.assert_array_equal(connection.infer("echo", [given]).as_numpy("OUTPUT0"), sent)
 
 
 def test_both_processes_have_clients_and_one_page_counts_them(server: ConchProcess) -> None:

@@ -102,8 +102,8 @@ def test_the_audit_log_is_intact_after_a_full_disk(tmp_path: Path) -> None:
                 filler = fill(disk) if number % 2 else None
                 expected = 503 if number % 2 else 200
                 # A page of the file may have room for one more record.
-                found = put(limits, {"limits": [{"model": "m", "requests_per_second": number}]})
-                assert found in (expected, 200)
+                status = put(limits, {"limits": [{"model": "m", "requests_per_second": number}]})
+                assert status in (expected, 200)
                 if filler is not None:
                     filler.unlink()
         assert verify([audit]).findings == []

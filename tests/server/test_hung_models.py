@@ -102,10 +102,10 @@ def test_hung_processes_are_replaced_and_their_requests_fail(server: ConchProces
 def test_the_event_log_says_that_a_process_hung(server: ConchProcess) -> None:
     assert infer(server, 3.0)[0] == 200
     assert infer(server, -2.0, "hung")[0] == 500
-    found = explanation_of(fetch_log(server.http, 600), "hung")
-    assert found.causes()[0].label == "no progress"
-    assert 'the process of "hangs" making no progress' in found.sentences[0]
-    assert "find where it hangs; --hang-timeout-secs replaces such a process" in found.sentences[0]
+    explanation = explanation_of(fetch_log(server.http, 600), "hung")
+    assert explanation.causes()[0].label == "no progress"
+    assert 'the process of "hangs" making no progress' in explanation.sentences[0]
+    assert "find where it hangs; --hang-timeout-secs replaces such a process" in explanation.sentences[0]
 
 
 def test_prompts_that_an_engine_does_not_read_are_bounded(tmp_path: Path) -> None:

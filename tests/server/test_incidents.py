@@ -161,15 +161,15 @@ def _title(pid: int) -> str:
 
 
 def _children(pid: int) -> list[int]:
-    found = []
+    children = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(path.read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError):
             continue
         if parent == pid:
-            found += [int(path.parent.name), *_children(int(path.parent.name))]
-    return found
+            children += [int(path.parent.name), *_children(int(path.parent.name))]
+    return children
 
 
 def test_keys_need_the_scope_and_a_small_ring_is_said(tmp_path: Path) -> None:

@@ -240,11 +240,11 @@ def test_ports_of_each_kind_can_be_switched_off(tmp_path: Path) -> None:
 
 def unused_shared_memory() -> set[str]:
     """Name the files in /dev/shm that no process has mapped; those of tests beside this one come and go."""
-    found = set(os.listdir("/dev/shm"))  # noqa: PTH208
+    unused = set(os.listdir("/dev/shm"))  # noqa: PTH208
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            found -= {Path(part.path).name for part in process.memory_maps() if part.path.startswith("/dev/shm/")}
-    return found
+            unused -= {Path(part.path).name for part in process.memory_maps() if part.path.startswith("/dev/shm/")}
+    return unused
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:

@@ -73,9 +73,9 @@ class Limited:
         """The answers to requests within one second."""
         while True:
             started = time.monotonic()
-            found = [self.infer(model, **headers) for _ in range(number)]
+            answers = [self.infer(model, **headers) for _ in range(number)]
             if time.monotonic() - started < 0.95:
-                return found
+                return answers
             time.sleep(1.1)  # the machine is busy
 
     def statuses(self, model: str, number: int, **headers: str) -> list[int]:

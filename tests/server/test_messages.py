@@ -173,8 +173,8 @@ def test_the_choice_of_tools(client: anthropic.Anthropic) -> None:
     for choice in ({"type": "auto"}, {"type": "auto", "disable_parallel_tool_use": True}):
         assert client.messages.create(**asked, tools=[TOOL], tool_choice=choice).stop_reason == "tool_use"
     both: Any = {**asked, "messages": said("both cities"), "tools": [TOOL]}
-    one = client.messages.create(**both, tool_choice={"type": "auto", "disable_parallel_tool_use": True})
-    assert [block.type for block in one.content] == ["text", "tool_use"]
+    single = client.messages.create(**both, tool_choice={"type": "auto", "disable_parallel_tool_use": True})
+    assert [block.type for block in single.content] == ["text", "tool_use"]
     none = client.messages.create(**asked, tools=[TOOL], tool_choice={"type": "none"})
     assert none.stop_reason == "end_turn"
     # The scripted engine cannot force a call; the refusal shows that it was asked to.
@@ -317,9 +317,9 @@ def test_models(server: ConchProcess, client: anthropic.Anthropic) -> None:
 def test_what_is_wrong_is_named(
     server: ConchProcess, fields: dict[str, Any], status: int, words: str, stream: bool
 ) -> None:
-    found, headers, body = post(server, {"messages": said("x"), "stream": stream, **fields})
+    answered, headers, body = post(server, {"messages": said("x"), "stream": stream, **fields})
     document = json.loads(body)
-    assert (found, document["type"]) == (status, "error")
+    assert (answered, document["type"]) == (status, "error")
     assert words in document["error"]["message"]
     assert document["error"]["type"] == {400: "invalid_request_error", 404: "not_found_error"}[status]
     assert document["request_id"] == headers["request-id"]

@@ -135,14 +135,14 @@ def test_every_metric_of_the_server_appears(conch: ConchProcess) -> None:
 
 def test_endpoint_pickers_of_gateways_find_their_metrics(conch: ConchProcess) -> None:
     """Names and labels are those of the model server protocol of the Gateway API inference extension."""
-    found = families(conch)
-    assert {"nv_inference_pending_request_count", "nv_inference_exec_count"} <= {*found}
+    by_name = families(conch)
+    assert {"nv_inference_pending_request_count", "nv_inference_exec_count"} <= {*by_name}
     for name in ("num_requests_waiting", "num_requests_running", "kv_cache_usage_perc"):
-        assert found[f"vllm:{name}"].type == "gauge"
-    (adapters,) = found["vllm:lora_requests_info"].samples
+        assert by_name[f"vllm:{name}"].type == "gauge"
+    (adapters,) = by_name["vllm:lora_requests_info"].samples
     assert {"max_lora", "running_lora_adapters", "waiting_lora_adapters"} <= {*adapters.labels}
     assert adapters.value > 1e9
-    assert "vllm:cache_config_info" in found
+    assert "vllm:cache_config_info" in by_name
 
 
 def test_bytes_connections_and_refusals(conch: ConchProcess) -> None:

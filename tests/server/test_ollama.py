@@ -168,8 +168,8 @@ def test_streamed_tool_calls(client: ollama.Client) -> None:
 def test_a_call_that_the_model_does_not_end_is_text(client: ollama.Client) -> None:
     for stream in (False, True):
         asked = [{"role": "user", "content": "not end"}]
-        found: Any = client.chat("tools", messages=asked, tools=[weather], stream=stream)
-        parts = list(found) if stream else [found]
+        answer: Any = client.chat("tools", messages=asked, tools=[weather], stream=stream)
+        parts = list(answer) if stream else [answer]
         assert not any(part.message.tool_calls for part in parts)
         assert '"arguments": {"city":' in "".join(part.message.content or "" for part in parts)
 
@@ -289,12 +289,12 @@ def test_a_client_that_leaves_in_the_middle_of_a_call(client: ollama.Client) -> 
 def test_embeddings(client: ollama.Client) -> None:
     texts = ["Recursively copy a directory tree.", "How do I copy a folder with everything in it?"]
     answer = client.embed("sentences", texts)
-    one = client.embed("sentences", texts[0]).embeddings[0]
-    assert [len(vector) for vector in answer.embeddings] == [len(one)] * 2
-    assert answer.embeddings[0] == pytest.approx(one, abs=1e-5)
+    vector_of_first = client.embed("sentences", texts[0]).embeddings[0]
+    assert [len(vector) for vector in answer.embeddings] == [len(vector_of_first)] * 2
+    assert answer.embeddings[0] == pytest.approx(vector_of_first, abs=1e-5)
     assert answer.prompt_eval_count
     assert answer.total_duration
-    assert client.embeddings("sentences", texts[0]).embedding == pytest.approx(one, abs=1e-5)
+    assert client.embeddings("sentences", texts[0]).embedding == pytest.approx(vector_of_first, abs=1e-5)
     assert len(client.embed("sentences", ["a word " * 5] * 300).embeddings) == 300  # written by a worker
     with pytest.raises(ollama.ResponseError, match="not empty"):
         client.embed("sentences", "")

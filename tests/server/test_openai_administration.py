@@ -39,9 +39,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
 @pytest.fixture
 def port(server: ConchProcess) -> str:
     """The URL of the OpenAI port."""
-    found = re.search(r"Started OpenAI Service at 127\.0\.0\.1:(\d+)", server.text)
-    assert found is not None
-    return f"http://127.0.0.1:{found[1]}"
+    match = re.search(r"Started OpenAI Service at 127\.0\.0\.1:(\d+)", server.text)
+    assert match is not None
+    return f"http://127.0.0.1:{match[1]}"
 
 
 @pytest.fixture

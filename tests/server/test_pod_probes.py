@@ -19,8 +19,8 @@ def server_container() -> dict[str, Any]:
     require_helm()
     [deployment] = [document for document in release_objects({}, "demo") if document["kind"] == "Deployment"]
     [server] = deployment["spec"]["template"]["spec"]["containers"]
-    found: dict[str, Any] = server
-    return found
+    container: dict[str, Any] = server
+    return container
 
 
 async def test_a_loading_server_is_live_and_gets_no_requests(tmp_path: Path) -> None:

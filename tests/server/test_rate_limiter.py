@@ -68,10 +68,10 @@ def write_caller(root: Path, name: str, resources: str, callee: str) -> None:
 
 def test_a_call_to_a_model_that_needs_what_the_caller_keeps_is_refused_by_name(tmp_path: Path) -> None:
     models = tmp_path / "models"
-    one, two = (f'resources [{{ name: "R" count: {count} }}]' for count in (1, 2))
-    write(models, "callee", two, tmp_path / "trace")
+    single, double = (f'resources [{{ name: "R" count: {count} }}]' for count in (1, 2))
+    write(models, "callee", double, tmp_path / "trace")
     write_caller(models, "between", "", "callee")
-    write_caller(models, "stuck", one, "between")
+    write_caller(models, "stuck", single, "between")
     write_caller(models, "free", "", "between")
     data = {"INPUT0": np.ones(1, np.float32)}
     with ConchProcess(models, "--rate-limit=execution_count", log=tmp_path / "log") as server:

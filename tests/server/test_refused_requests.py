@@ -112,16 +112,16 @@ def test_trace_files_show_refused_and_failed_requests(server: ConchProcess) -> N
         entries = json.loads(file.read_text()) if file.exists() else []
         errors = {entry["id"]: entry["error"] for entry in entries if "error" in entry}
         models = {entry["id"]: entry["model_name"] for entry in entries if "model_name" in entry}
-        found = {models[number]: error for number, error in errors.items()}
-        if {"unknown", "m"} <= found.keys():
+        by_model = {models[number]: error for number, error in errors.items()}
+        if {"unknown", "m"} <= by_model.keys():
             break
         assert time.monotonic() < deadline, entries
         time.sleep(0.05)
-    assert found["unknown"] == {
+    assert by_model["unknown"] == {
         "code": "NOT_FOUND",
         "reason": "OTHER",
         "message": "Request for unknown model: 'unknown' is not found",
     }
-    assert (found["m"]["code"], found["m"]["reason"]) == ("INTERNAL", "BACKEND")
+    assert (by_model["m"]["code"], by_model["m"]["reason"]) == ("INTERNAL", "BACKEND")
     recorded = read_traces([str(file)])
     assert any("no luck" in span.error for span in recorded.requests)

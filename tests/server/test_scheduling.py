@@ -85,19 +85,19 @@ class Server:
         with urllib.request.urlopen(
             f"http://{self.process.http}/v2/models/{model}/stats", timeout=TIMEOUT_S
         ) as response:
-            (found,) = json.load(response)["model_stats"]
-        return dict(found)
+            (row,) = json.load(response)["model_stats"]
+        return dict(row)
 
     def batches(self, model: str) -> dict[int, int]:
         """Return how often each batch size was executed."""
-        found = self.statistics(model)["batch_stats"]
-        return {statistics["batch_size"]: statistics["compute_infer"]["count"] for statistics in found}
+        rows = self.statistics(model)["batch_stats"]
+        return {statistics["batch_size"]: statistics["compute_infer"]["count"] for statistics in rows}
 
     def counts(self, model: str) -> dict[str, int]:
         """Return what of the statistics is not 0."""
-        found = self.statistics(model)
-        counts = {name: row["count"] for name, row in found["inference_stats"].items()}
-        counts |= {"inferences": found["inference_count"], "executions": found["execution_count"]}
+        statistics = self.statistics(model)
+        counts = {name: row["count"] for name, row in statistics["inference_stats"].items()}
+        counts |= {"inferences": statistics["inference_count"], "executions": statistics["execution_count"]}
         for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER"):
             counts[reason] = self.metric("nv_inference_request_failure", model, f'reason="{reason}"')
         return {name: count for name, count in counts.items() if count}

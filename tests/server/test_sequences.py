@@ -60,14 +60,14 @@ def conch(models: Path, tmp_path: Path) -> Iterator[ConchProcess]:
 
 @pytest.fixture
 def client(conch: ConchProcess) -> Iterator[triton.InferenceServerClient]:
-    with triton.InferenceServerClient(conch.grpc) as one:
-        yield one
+    with triton.InferenceServerClient(conch.grpc) as client:
+        yield client
 
 
 def given(value: int) -> list[triton.InferInput]:
-    one = triton.InferInput("INPUT", [1, 1], "INT32")
-    one.set_data_from_numpy(np.array([[value]], np.int32))
-    return [one]
+    sent = triton.InferInput("INPUT", [1, 1], "INT32")
+    sent.set_data_from_numpy(np.array([[value]], np.int32))
+    return [sent]
 
 
 def ask(client: triton.InferenceServerClient, value: int, **options: Any) -> int:

@@ -308,10 +308,10 @@ def test_score_has_the_forms_of_vllm(server: ConchProcess, ranker: Peer) -> None
     assert np.allclose(scored(QUERY, DOCUMENTS[1]), expected[1:2], atol=1e-5)
     assert np.allclose(scored(QUERY, DOCUMENTS[:3]), expected, atol=1e-5)
     pairs = [("dog", "cat"), ("paris", "france")]
-    each = [scores_of(ranker, first, [second])[0] for first, second in pairs]
-    assert np.allclose(scored(*[[*side] for side in zip(*pairs, strict=True)]), each, atol=1e-5)
+    scores = [scores_of(ranker, first, [second])[0] for first, second in pairs]
+    assert np.allclose(scored(*[[*side] for side in zip(*pairs, strict=True)]), scores, atol=1e-5)
     (logit,) = scored("dog", "cat", use_activation=False)
-    assert sigmoid(logit) == pytest.approx(each[0], abs=1e-5)
+    assert sigmoid(logit) == pytest.approx(scores[0], abs=1e-5)
     message = refused(server, "/v1/score", {"model": "ranker", "text_1": ["a", "b"], "text_2": ["c", "d", "e"]})
     assert message == "'text_1' must hold one text, or as many as 'text_2': got 2 and 3"
 

@@ -83,13 +83,13 @@ def read(path: Path) -> list[Traced]:
     """Put a file's entries together by their ids, in the order of the ids."""
     traced: dict[int, Traced] = defaultdict(Traced)
     for entry in json.loads(path.read_text()):
-        one = traced[entry["id"]]
+        trace = traced[entry["id"]]
         if "model_name" in entry:
-            one.head = entry
+            trace.head = entry
         for time in entry.get("timestamps", ()):
-            one.times[time["name"]] = time["ns"]
+            trace.times[time["name"]] = time["ns"]
         if "activity" in entry:
-            one.tensors.append((entry["activity"], entry["tensor"]))
+            trace.tensors.append((entry["activity"], entry["tensor"]))
     return [traced[number] for number in sorted(traced)]
 
 
@@ -244,9 +244,9 @@ def spanning(models: Path, collector: Collector, tmp_path_factory: pytest.TempPa
 
 
 def below(spans: list[Span], parent: Span, name: str) -> Span:
-    (found,) = (span for span in spans if span.parent == parent.id and span.name == name)
-    assert found.trace == parent.trace
-    return found
+    (span_below,) = (span for span in spans if span.parent == parent.id and span.name == name)
+    assert span_below.trace == parent.trace
+    return span_below
 
 
 def test_a_request_becomes_spans_below_its_callers(spanning: ConchProcess, collector: Collector, protocol: str) -> None:

@@ -221,16 +221,16 @@ def test_what_a_step_tells_is_in_the_metrics(server: ConchProcess, client: opena
     prompt = list(range(200))
     for _ in range(2):
         client.completions.create(model="words", prompt=prompt, max_tokens=1)
-    found = {
+    metrics = {
         line.partition("{")[0]: float(line.rpartition(" ")[2])
         for line in server.metrics().splitlines()
         if line.startswith("vllm:") and 'model_name="words"' in line and "le=" not in line
     }
-    assert found["vllm:prefix_cache_queries_total"] >= 400
-    assert found["vllm:prefix_cache_hits_total"] >= 128
-    assert found["vllm:num_requests_running"] == found["vllm:num_requests_waiting"] == 0
-    assert found["vllm:kv_cache_usage_perc"] == 0
-    assert found["vllm:generation_tokens_total"] > 30
+    assert metrics["vllm:prefix_cache_queries_total"] >= 400
+    assert metrics["vllm:prefix_cache_hits_total"] >= 128
+    assert metrics["vllm:num_requests_running"] == metrics["vllm:num_requests_waiting"] == 0
+    assert metrics["vllm:kv_cache_usage_perc"] == 0
+    assert metrics["vllm:generation_tokens_total"] > 30
 
 
 def test_who_goes_away_is_dropped(server: ConchProcess, client: openai.OpenAI) -> None:

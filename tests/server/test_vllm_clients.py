@@ -360,12 +360,14 @@ def test_tools_of_a_template_without_tools_are_called(client: openai.OpenAI) -> 
 
 
 def test_tokens_and_texts_of_a_model(server: ConchProcess, client: openai.OpenAI) -> None:
-    status, found = post(server, "/tokenize", {"model": "chat", "prompt": "copy a folder", "return_token_strs": True})
+    status, tokenized = post(
+        server, "/tokenize", {"model": "chat", "prompt": "copy a folder", "return_token_strs": True}
+    )
     assert status == 200
-    assert found["count"] == len(found["tokens"]) == len(found["token_strs"]) > 0
-    assert "".join(found["token_strs"]) == "copy a folder"
-    assert found["max_model_len"] == client.models.retrieve("chat").to_dict()["max_model_len"]
-    assert post(server, "/detokenize", {"model": "chat", "tokens": found["tokens"]}) == (
+    assert tokenized["count"] == len(tokenized["tokens"]) == len(tokenized["token_strs"]) > 0
+    assert "".join(tokenized["token_strs"]) == "copy a folder"
+    assert tokenized["max_model_len"] == client.models.retrieve("chat").to_dict()["max_model_len"]
+    assert post(server, "/detokenize", {"model": "chat", "tokens": tokenized["tokens"]}) == (
         200,
         {"prompt": "copy a folder"},
     )

@@ -118,12 +118,12 @@ def test_prefixes_of_other_images_are_not_reused(client: openai.OpenAI) -> None:
     def likelihoods(file: bytes) -> tuple[list[float], int]:
         messages = asked(file, "the sun and the rain " * 10)
         answer = client.chat.completions.create(model="eyes", messages=messages, logprobs=True, **GREEDY)
-        found = answer.choices[0].logprobs
-        assert found is not None
+        logprobs_of_choice = answer.choices[0].logprobs
+        assert logprobs_of_choice is not None
         assert answer.usage is not None
         details = answer.usage.prompt_tokens_details
         cached = details.cached_tokens if details is not None else 0
-        return [token.logprob for token in found.content or []], cached or 0
+        return [token.logprob for token in logprobs_of_choice.content or []], cached or 0
 
     yellow, _ = likelihoods(picture("yellow"))
     cyan, cached_of_other = likelihoods(picture("cyan"))

@@ -92,8 +92,8 @@ def own(models: Path) -> dict[str, Any]:
     command = [f"{ENVIRONMENT}/bin/python", "-c", OWN, json.dumps([str(models), ARGUMENTS, QUERY, DOCUMENTS])]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LOAD_TIMEOUT_S)
     assert ended.returncode == 0, ended.stderr[-2000:]
-    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    return found
+    results: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return results
 
 
 @pytest.fixture(scope="module")

@@ -110,8 +110,8 @@ class ApiServer:
 
     def replicas(self, name: str) -> int:
         """The desired replicas of a Deployment."""
-        found: int = self.objects["apps/v1", "deployments", name]["spec"]["replicas"]
-        return found
+        number: int = self.objects["apps/v1", "deployments", name]["spec"]["replicas"]
+        return number
 
     def scale(self, name: str, replicas: int) -> None:
         """Change the replicas of a Deployment, as the controller of HorizontalPodAutoscalers does."""
@@ -302,8 +302,8 @@ def _leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield path, value
 
 
-def _differences(one: Object, other: Object) -> set[Path]:
-    before, after = dict(_leaves(one)), dict(_leaves(other))
+def _differences(old: Object, new: Object) -> set[Path]:
+    before, after = dict(_leaves(old)), dict(_leaves(new))
     return {path for path in before.keys() | after.keys() if before.get(path, _leaves) != after.get(path, _leaves)}
 
 
@@ -326,12 +326,12 @@ def _remove(document: Object, path: Path) -> None:
 
 
 def _fields(paths: set[Path]) -> Object:
-    found: Object = {}
+    fields: Object = {}
     for path in sorted(paths):
-        place = found
+        place = fields
         for key in path:
             place = place.setdefault(f"f:{key}", {})
-    return found
+    return fields
 
 
 def _conflict_text(version: str, conflicts: dict[Manager, list[Path]]) -> str:
@@ -396,7 +396,7 @@ def _read(body: bytes, content: str) -> Any:
 
 def _protobuf(message: bytes) -> dict[int, list[bytes]]:
     """Return the fields of a message that have a length, by number."""
-    found: dict[int, list[bytes]] = {}
+    fields: dict[int, list[bytes]] = {}
     position = 0
 
     def varint() -> int:
@@ -417,9 +417,9 @@ def _protobuf(message: bytes) -> dict[int, list[bytes]]:
             continue
         assert tag & 7 == 2, tag
         length = varint()
-        found.setdefault(tag >> 3, []).append(message[position : position + length])
+        fields.setdefault(tag >> 3, []).append(message[position : position + length])
         position += length
-    return found
+    return fields
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -467,8 +467,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def _answer(self, method: str, path: str, query: dict[str, str], body: bytes) -> tuple[int, Object]:
-        if found := self._discovery(path):
-            return 200, found
+        if discovered := self._discovery(path):
+            return 200, discovered
         parts = path.split("/")
         version = parts[1] if parts[0] == "api" else "/".join(parts[1:3])
         rest = parts[2:] if parts[0] == "api" else parts[3:]
@@ -565,8 +565,8 @@ def _group_version(version: str) -> Object:
     return {"groupVersion": version, "version": version.partition("/")[2]}
 
 
-def _selected(found: Object, query: dict[str, str], name: str) -> bool:
-    labels = found["metadata"].get("labels") or {}
+def _selected(document: Object, query: dict[str, str], name: str) -> bool:
+    labels = document["metadata"].get("labels") or {}
     for requirement in filter(None, query.get("labelSelector", "").split(",")):
         key, _, value = requirement.replace("==", "=").partition("=")
         if labels.get(key) != value:

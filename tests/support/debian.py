@@ -58,16 +58,16 @@ def debian_tool(name: str) -> Path:
     _FOLDER.mkdir(parents=True, exist_ok=True)
     with (_FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
-        found = _unpacked(name)
-        if found is None:
+        program = _unpacked(name)
+        if program is None:
             try:
                 _unpack(packages)
             except (OSError, subprocess.SubprocessError) as error:
                 pytest.skip(f"{name} is not installed, and apt-get cannot download {' '.join(packages)}: {error}")
-            found = _unpacked(name)
-    if found is None:
+            program = _unpacked(name)
+    if program is None:
         pytest.skip(f"{name} is not in {' '.join(packages)}")
-    return found
+    return program
 
 
 def debian_command(name: str) -> list[str]:

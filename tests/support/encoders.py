@@ -121,7 +121,7 @@ def _network(
     split = graph.constant(np.array([0, 0, heads, hidden // heads], np.int64))
     join = graph.constant(np.array([0, 0, hidden], np.int64))
     scale = graph.constant(np.float32((hidden // heads) ** -0.5))
-    root, half, one = (graph.constant(np.float32(value)) for value in (2**0.5, 0.5, 1))
+    root, half, unit = (graph.constant(np.float32(value)) for value in (2**0.5, 0.5, 1))
     for _ in range(layers):
         query, key, value = (
             graph.add("Reshape", graph.linear(rows, hidden, hidden), split) for _ in ("query", "key", "value")
@@ -134,7 +134,7 @@ def _network(
         mixed = graph.add("Reshape", graph.add("Transpose", mixed, perm=[0, 2, 1, 3]), join)
         rows = graph.norm(graph.add("Add", rows, graph.linear(mixed, hidden, hidden)), hidden)
         inner = graph.linear(rows, hidden, 4 * hidden)
-        gelu = graph.add("Add", graph.add("Erf", graph.add("Div", inner, root)), one)
+        gelu = graph.add("Add", graph.add("Erf", graph.add("Div", inner, root)), unit)
         gelu = graph.add("Mul", graph.add("Mul", inner, gelu), half)
         rows = graph.norm(graph.add("Add", rows, graph.linear(gelu, 4 * hidden, hidden)), hidden)
     if labels:

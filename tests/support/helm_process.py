@@ -85,6 +85,6 @@ def is_hook(document: dict[str, Any]) -> bool:
 
 def by_name(objects: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
     """Return objects by kind and name, each of which only one has."""
-    found = {(document["kind"], document["metadata"]["name"]): document for document in objects}
-    assert len(found) == len(objects), sorted(found)
-    return found
+    by_name = {(document["kind"], document["metadata"]["name"]): document for document in objects}
+    assert len(by_name) == len(objects), sorted(by_name)
+    return by_name

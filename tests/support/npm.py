@@ -13,7 +13,7 @@ _FOLDER = Path(__file__).parents[2] / ".venv" / "npm"
 def npm_package(name: str, version: str) -> Path:
     """Return the folder of a package. Skips the test, with the reason, where npm is missing or cannot install it."""
     folder = _FOLDER / f"{name.replace('/', '-')}-{version}"
-    found = folder / "node_modules" / name
+    package = folder / "node_modules" / name
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes
@@ -27,4 +27,4 @@ def npm_package(name: str, version: str) -> Path:
             if done.returncode:
                 pytest.skip(f"npm cannot install {name}: {done.stderr.strip()[-200:]}")
             (folder / "installed").touch()
-    return found
+    return package

@@ -131,15 +131,15 @@ class Prometheus:
         data = self.get("query", query=expression, **({} if at is None else {"time": at}))
         if data["resultType"] == "scalar":
             return [Value({}, float(data["result"][1]))]
-        found = [Value(series["metric"], float(series["value"][1])) for series in data["result"]]
-        return sorted(found, key=lambda each: sorted(each.labels.items()))
+        values = [Value(series["metric"], float(series["value"][1])) for series in data["result"]]
+        return sorted(values, key=lambda value: sorted(value.labels.items()))
 
     def until(self, expression: str, limit_s: float = _TIMEOUT_S) -> list[Value]:
         """Return the result of a query as soon as it has one that is not NaN."""
         deadline = time.monotonic() + limit_s
         while True:
-            found = self.query(expression)
-            if found and not any(math.isnan(value.value) for value in found):
-                return found
+            values = self.query(expression)
+            if values and not any(math.isnan(value.value) for value in values):
+                return values
             assert time.monotonic() < deadline, f"no result of {expression}"
             time.sleep(0.2)

@@ -24,11 +24,11 @@ def test_extras_are_spelt_as_pip_normalizes_them() -> None:
 
 def test_every_extra_that_is_named_exists() -> None:
     named = re.compile(r"(?:conch-server|'\.)\[([\w,-]+)\]")
-    found = {
+    extras = {
         (extra, path.name) for path in TEXTS for match in named.findall(path.read_text()) for extra in match.split(",")
     }
-    assert len(found) > 10
-    assert sorted((extra, where) for extra, where in found if extra not in EXTRAS) == []
+    assert len(extras) > 10
+    assert sorted((extra, where) for extra, where in extras if extra not in EXTRAS) == []
 
 
 def test_the_page_on_installation_lists_every_extra() -> None:

@@ -71,9 +71,9 @@ def test_defaults_are_those_of_the_code() -> None:
 
 
 def test_every_flag_on_the_page_exists() -> None:
-    found = set(re.findall(r"--([a-z][a-z0-9-]+)", PAGE))
-    assert len(found) > 25
-    assert found - NAMED == set()
+    flags = set(re.findall(r"--([a-z][a-z0-9-]+)", PAGE))
+    assert len(flags) > 25
+    assert flags - NAMED == set()
 
 
 def test_the_page_lists_the_scopes_of_keys() -> None:

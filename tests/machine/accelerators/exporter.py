@@ -21,13 +21,13 @@ Series = dict[str, list[tuple[dict[str, str], float]]]
 
 def series_of(text: str) -> Series:
     """Labels and values by the name of the series; the parser appends `_total` to names of counters without it."""
-    found: Series = {}
+    by_name: Series = {}
     names = {re.split(r"[{ ]", line, maxsplit=1)[0] for line in text.splitlines()}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             name = sample.name if sample.name in names else sample.name.removesuffix("_total")
-            found.setdefault(name, []).append((sample.labels, sample.value))
-    return found
+            by_name.setdefault(name, []).append((sample.labels, sample.value))
+    return by_name
 
 
 class GpuExporter:
@@ -65,9 +65,9 @@ class GpuExporter:
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             assert self.process.poll() is None, self.text
-            found = self.series()
-            if condition(found):
-                return found
+            series = self.series()
+            if condition(series):
+                return series
             time.sleep(0.05)
         raise AssertionError(self.text)
 

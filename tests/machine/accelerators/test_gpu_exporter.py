@@ -45,9 +45,9 @@ LEGACY = {
 
 def value(series: Series, name: str, **labels: str) -> float | None:
     """The value of the one series with these labels, None if there is none."""
-    found = [value for have, value in series.get(name, ()) if labels.items() <= have.items()]
-    assert len(found) <= 1
-    return found[0] if found else None
+    values = [value for have, value in series.get(name, ()) if labels.items() <= have.items()]
+    assert len(values) <= 1
+    return values[0] if values else None
 
 
 def complete(series: Series) -> bool:

@@ -59,8 +59,8 @@ DEVICES = [GPU, MIG, AMD, INTEL, ASCEND, CAMBRICON, *CORES]
     ],
 )
 def test_forms_of_device_ids(resource: str, device_id: str, uuids: list[str]) -> None:
-    found = assign(DEVICES, [Allocation(resource, device_id, POD)])
-    assert found == dict.fromkeys(uuids, (POD,))
+    containers = assign(DEVICES, [Allocation(resource, device_id, POD)])
+    assert containers == dict.fromkeys(uuids, (POD,))
     assert unmatched(DEVICES, [(resource, device_id)]) == ([] if uuids else [(resource, device_id)])
 
 

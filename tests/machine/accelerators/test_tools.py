@@ -184,10 +184,10 @@ def test_a_stream_returns_the_lines_since_the_last_call(tools: ToolFolder) -> No
     tools.write("stream-smi", "for n in range(3):\n    print(n, flush=True)\ntime.sleep(600)\n")
     stream = ToolStream("stream-smi")
     stream.start()
-    found: list[bytes] = []
-    while len(found) < 3:
-        found += stream.lines(60)
-    assert found == [b"0", b"1", b"2"]
+    lines: list[bytes] = []
+    while len(lines) < 3:
+        lines += stream.lines(60)
+    assert lines == [b"0", b"1", b"2"]
     with pytest.raises(CollectorError, match=r"stream-smi wrote no report within 0.2 s; restarting"):
         stream.lines(0.2)
     assert stream.lines(60)[0] == b"0"  # restarted

@@ -266,8 +266,8 @@ def test_cut_output_never_crashes(name: str) -> None:
         parse_cnmon,
         parse_cards,
         parse_discovery,
-        lambda each: parse_intel({}, each),
-        lambda each: amd(each, each),
+        lambda text: parse_intel({}, text),
+        lambda text: amd(text, text),
         neuron,
     ]
     for end in range(0, len(output), max(len(output) // 40, 1)):

@@ -85,18 +85,18 @@ def step(name: str, inputs: str, outputs: str, batch: int = 8) -> tuple[ModelFac
 
 
 def test_inputs_that_no_step_gives_are_those_of_the_ensemble() -> None:
-    found = plan_ensemble(
+    ensemble = plan_ensemble(
         [step("a", "x:FP32:4", "y:FP32:2"), step("b", "y:FP32:2 mask:BOOL:2", "x:FP32:1 z:BYTES:1", batch=4)]
     )
-    message = parse_pbtxt(found.text, "test")
+    message = parse_pbtxt(ensemble.text, "test")
     assert message.max_batch_size == 4
     assert [tensor.name for tensor in message.input] == ["x", "mask"]
     assert [tensor.name for tensor in message.output] == ["b.x", "z"]
 
 
 def test_without_batches_of_one_step_the_batch_is_a_dimension() -> None:
-    found = plan_ensemble([step("a", "x:FP32:4", "y:FP32:2"), step("b", "v:FP32:-1,2", "z:FP32:1", batch=0)])
-    message = parse_pbtxt(found.text, "test")
+    ensemble = plan_ensemble([step("a", "x:FP32:4", "y:FP32:2"), step("b", "v:FP32:-1,2", "z:FP32:1", batch=0)])
+    message = parse_pbtxt(ensemble.text, "test")
     assert message.max_batch_size == 0
     assert list(message.input[0].dims) == [-1, 4]
     assert list(message.output[0].dims) == [1]

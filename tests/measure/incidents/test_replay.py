@@ -51,18 +51,18 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def replayed(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, object]:
     assert replay([*map(str, arguments), "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["models"]
-    return found
+    (comparison,) = json.loads(capsys.readouterr().out)["models"]
+    return comparison
 
 
 def test_a_simulation_has_the_recorded_batches_in_the_recorded_order(
     bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = replayed(capsys, bundle)
-    assert found["same_sequence"] is True
-    assert found["equal_batches"] == 1
-    assert found["replayed"]["p99_s"] == pytest.approx(found["recorded"]["p99_s"], rel=0.01)
-    assert found["recorded"]["requests"] == found["replayed"]["requests"] == REQUESTS
+    comparison = replayed(capsys, bundle)
+    assert comparison["same_sequence"] is True
+    assert comparison["equal_batches"] == 1
+    assert comparison["replayed"]["p99_s"] == pytest.approx(comparison["recorded"]["p99_s"], rel=0.01)
+    assert comparison["recorded"]["requests"] == comparison["replayed"]["requests"] == REQUESTS
 
 
 def test_another_world_has_other_latencies(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,15 +75,15 @@ def test_another_world_has_other_latencies(bundle: Path, capsys: pytest.CaptureF
     assert "detector: the same batches in the same order: 100.0% of the recorded batches" in shown
 
 
-def _assert_answered(found: dict[str, dict[str, object]]) -> None:
+def _assert_answered(comparison: dict[str, dict[str, object]]) -> None:
     """Check that a server answered; a generator that gets no processor for a second leaves out the last requests."""
-    requests, failed = found["replayed"]["requests"], found["replayed"]["failed"]
+    requests, failed = comparison["replayed"]["requests"], comparison["replayed"]["failed"]
     assert (REQUESTS // 2 < requests <= REQUESTS, failed) == (True, 0)
 
 
 def test_a_stand_in_answers_every_request(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = replayed(capsys, bundle, "--on", "stand-in", "--instances", 2, "--speed", 2)
-    _assert_answered(found)
+    comparison = replayed(capsys, bundle, "--on", "stand-in", "--instances", 2, "--speed", 2)
+    _assert_answered(comparison)
 
 
 @pytest.fixture(scope="module")
@@ -113,16 +113,16 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_stand_ins_of_the_recorded_world_form_its_batches(uneven: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # Executions end when the recorded ones did, also where the processes of the test were late before. With durations
     # that are drawn by batch size, an eighth of the batches is the same.
-    found = replayed(capsys, uneven, "--on", "stand-in")
-    _assert_answered(found)
-    assert found["equal_batches"] > 0.5
+    comparison = replayed(capsys, uneven, "--on", "stand-in")
+    _assert_answered(comparison)
+    assert comparison["equal_batches"] > 0.5
 
 
 def test_a_repository_answers_every_request(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tensors = f"input [{tensor('INPUT0', 'FP32', 2)}] output [{tensor('OUTPUT0', 'FP32', 2)}]"
     write_config(tmp_path, "detector", f'backend: "identity" max_batch_size: 4 {tensors}')
-    found = replayed(capsys, bundle, "--on", tmp_path, "--speed", 2)
-    _assert_answered(found)
+    comparison = replayed(capsys, bundle, "--on", tmp_path, "--speed", 2)
+    _assert_answered(comparison)
 
 
 def test_requests_that_a_server_refuses_are_said(
@@ -173,10 +173,10 @@ def test_the_past_is_recorded(server: ConchProcess, tmp_path: Path, capsys: pyte
     facts = json.loads(capsys.readouterr().out)
     assert (facts["file"], facts["requests"], facts["bytes"]) == (str(path), 20, path.stat().st_size)
     assert path.stat().st_mode & 0o777 == 0o600
-    found = Bundle.read(path)
-    assert found.manifest["reason"] == "request"
-    assert found.models["m/1"]["config"]["name"] == "m"
-    assert len(found.log.batches) == 20
+    kept = Bundle.read(path)
+    assert kept.manifest["reason"] == "request"
+    assert kept.models["m/1"]["config"]["name"] == "m"
+    assert len(kept.log.batches) == 20
 
 
 def test_the_time_to_come_is_recorded_although_the_ring_is_small(
@@ -193,8 +193,8 @@ def test_the_time_to_come_is_recorded_although_the_ring_is_small(
         asked += 50
     recording.join()
     assert statuses == [0]
-    found = Bundle.read(path)
-    numbers = np.sort(found.log.requests["number"])
+    kept = Bundle.read(path)
+    numbers = np.sort(kept.log.requests["number"])
     assert numbers[-1] > before
     assert len(np.unique(numbers)) == len(numbers) <= asked
 

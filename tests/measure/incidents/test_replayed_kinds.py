@@ -94,9 +94,9 @@ def test_ensembles_sequences_and_decoupled_models(
 ) -> None:
     asked = ["--model", "pipeline", "--model", "state", "--speed", "0.5"]
     asked += [] if on == "simulation" else ["--model", "many"]
-    found = replayed(capsys, bundle, "--on", models if on == "models" else on, *asked)
-    for model, count in (("pipeline", 10), ("state", 12), ("many", 5))[: len(found)]:
-        run = found[model]["replayed"]
+    comparisons = replayed(capsys, bundle, "--on", models if on == "models" else on, *asked)
+    for model, count in (("pipeline", 10), ("state", 12), ("many", 5))[: len(comparisons)]:
+        run = comparisons[model]["replayed"]
         assert (run["requests"], run["failed"]) == (count, 0), model
         assert run["p50_s"] > 0
 

@@ -111,7 +111,7 @@ class TuneRun:
 
     def watchdogs(self) -> list[int]:
         """Return the processes of watchdogs of this state directory."""
-        found = []
+        pids = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
                 try:
@@ -119,8 +119,8 @@ class TuneRun:
                 except OSError:
                     continue
                 if "conch.measure.tune.state.watchdog" in command and str(self.state) in command:
-                    found.append(int(entry.name))
-        return found
+                    pids.append(int(entry.name))
+        return pids
 
     def kill_watchdogs(self) -> None:
         """Kill the watchdogs."""
@@ -132,8 +132,8 @@ class TuneRun:
 def config(conch: ConchProcess, model: str) -> dict[str, Any]:
     """Return the configuration that is served."""
     with urllib.request.urlopen(f"http://{conch.http}/v2/models/{model}/config", timeout=30) as response:
-        found: dict[str, Any] = json.load(response)
-    return found
+        document: dict[str, Any] = json.load(response)
+    return document
 
 
 def post(conch: ConchProcess, path: str, body: object) -> None:

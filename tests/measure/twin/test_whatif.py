@@ -34,11 +34,11 @@ def test_a_forecast_is_printed_as_a_table(events: Path, capsys: pytest.CaptureFi
 def test_json_has_the_change_and_nanoseconds(events: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--preferred", "2,4", "--max-batch-size", "4", "--concurrency", "3", "--json", "--runs", "8"]
     assert whatif(["detector", "--file", str(events), *arguments]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["change"] == {"max_batch_size": 4, "preferred": [2, 4]}
-    assert found["clients"] == 3
-    assert found["p99"]["low"] <= found["p99"]["value"] <= found["p99"]["high"]
-    assert found["p99"]["value"] > MS
+    forecast = json.loads(capsys.readouterr().out)
+    assert forecast["change"] == {"max_batch_size": 4, "preferred": [2, 4]}
+    assert forecast["clients"] == 3
+    assert forecast["p99"]["low"] <= forecast["p99"]["value"] <= forecast["p99"]["high"]
+    assert forecast["p99"]["value"] > MS
 
 
 def test_arrivals_of_a_trace(events: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

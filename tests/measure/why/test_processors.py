@@ -82,14 +82,14 @@ def taken_ns(log: EventLog, id_: str) -> int:
 
 
 def test_others_took_what_the_kernel_says(server: ConchProcess, pid: int) -> None:
-    kernel, found = [], []
+    kernel, explained = [], []
     for number in range(8):
         before = waited_ns(pid)
         ask(server, f"n{number}")
         kernel.append(waited_ns(pid) - before)
-        found.append(taken_ns(fetch_log(server.http, 600), f"n{number}"))
-    assert (np.array(found) <= np.array(kernel) + READ_NS).all(), (kernel, found)
-    assert sum(found) >= sum(kernel) / 2 > 0, (kernel, found)
+        explained.append(taken_ns(fetch_log(server.http, 600), f"n{number}"))
+    assert (np.array(explained) <= np.array(kernel) + READ_NS).all(), (kernel, explained)
+    assert sum(explained) >= sum(kernel) / 2 > 0, (kernel, explained)
 
 
 SWITCH = re.compile(r"([\d.]+): sched:sched_switch: .*prev_pid=(\d+) .*prev_state=(\S+) .*next_pid=(\d+)")
@@ -122,18 +122,18 @@ def ready_times(pid: int, file: Path) -> list[tuple[int, int]]:
     """When the process was ready to run and did not, by `perf`; monotonic ns."""
     command = ["perf", "script", "--ns", "-F", "time,event,trace", "-i", str(file)]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    found, since = list[tuple[int, int]](), 0
+    intervals, since = list[tuple[int, int]](), 0
     for line in lines:
         if switch := SWITCH.search(line):
             at = round(float(switch[1]) * 1e9)
             if int(switch[4]) == pid and since:
-                found.append((since, at))
+                intervals.append((since, at))
                 since = 0
             elif int(switch[2]) == pid and switch[3].startswith("R"):
                 since = at
         elif (wakeup := WAKEUP.search(line)) and int(wakeup[2]) == pid:
             since = since or round(float(wakeup[1]) * 1e9)
-    return found
+    return intervals
 
 
 def test_others_took_what_perf_says(server: ConchProcess, pid: int, tmp_path: Path) -> None:
@@ -142,12 +142,12 @@ def test_others_took_what_perf_says(server: ConchProcess, pid: int, tmp_path: Pa
             ask(server, f"p{number}")
     waits = ready_times(pid, tmp_path / "perf")
     log = fetch_log(server.http, 600)
-    seen, found = [], []
+    seen, explained = [], []
     for number in range(8):
         (request,) = log.requests[log.requests["number"] == log.find(f"p{number}")]
         (batch,) = log.batches[log.batches["number"] == request["batch"]]
         begin, end = int(batch["input_done"]), int(batch["infer_done"])
         seen.append(sum(max(min(until, end) - max(since, begin), 0) for since, until in waits))
-        found.append(taken_ns(log, f"p{number}"))
+        explained.append(taken_ns(log, f"p{number}"))
     assert sum(seen) > 0
-    assert sum(found) == pytest.approx(sum(seen), rel=0.1), (seen, found)
+    assert sum(explained) == pytest.approx(sum(seen), rel=0.1), (seen, explained)

@@ -52,8 +52,8 @@ def post(server: ConchProcess, path: str, document: Mapping[str, Any]) -> dict[s
     """Send JSON and return the answer."""
     url = f"http://{server.http}{path}"
     with urllib.request.urlopen(url, json.dumps(document).encode(), timeout=60) as response:
-        found: dict[str, Any] = json.load(response)
-        return found
+        answer: dict[str, Any] = json.load(response)
+        return answer
 
 
 def ask(server: ConchProcess, model: str, sleep_ms: int = 2, id_: str = "", **parameters: object) -> None:
@@ -67,8 +67,8 @@ def ask(server: ConchProcess, model: str, sleep_ms: int = 2, id_: str = "", **pa
 def conch_why(server: ConchProcess, *arguments: str) -> dict[str, Any]:
     """The answer of the command."""
     command = [sys.executable, "-m", "conch", "why", *arguments, "--json", "--url", server.http]
-    found: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
-    return found
+    document: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
+    return document
 
 
 def test_two_milliseconds_of_compute_and_a_long_queue(server: ConchProcess) -> None:
@@ -76,11 +76,11 @@ def test_two_milliseconds_of_compute_and_a_long_queue(server: ConchProcess) -> N
     for number in range(20):
         ask(server, "delayed", id_=f"delayed-{number}")
     requests = [conch_why(server, f"delayed-{number}") for number in range(0, 20, 4)]
-    found = sorted(requests, key=lambda document: document["request"]["duration_ns"])[len(requests) // 2]
-    assert found["request"]["causes"][0]["cause"] == "mates"
-    assert "lower max_queue_delay_microseconds" in found["sentences"][0]
+    median = sorted(requests, key=lambda document: document["request"]["duration_ns"])[len(requests) // 2]
+    assert median["request"]["causes"][0]["cause"] == "mates"
+    assert "lower max_queue_delay_microseconds" in median["sentences"][0]
     pattern = r'Simulated, for "delayed": without max_queue_delay_microseconds .* instead of .*'
-    assert re.fullmatch(pattern, found["sentences"][1])
+    assert re.fullmatch(pattern, median["sentences"][1])
     text = '20 batches of "delayed" have 1 request on average: they ran 100% because the queue delay was over'
     assert conch_why(server, "delayed")["sentences"][-1] == text
 
@@ -92,19 +92,19 @@ def test_uneven_arrivals(server: ConchProcess) -> None:
             for _ in range(60):
                 ask(server, "bursts", 10)
             list(pool.map(lambda _: ask(server, "bursts", 10), range(24)))
-    found = conch_why(server, "p90", "--model", "bursts")
-    assert found["percentile"]["causes"][0]["cause"] in ("ahead", "busy")
-    assert 'Simulated, for "bursts": with a second instance ' in found["sentences"][1]
+    explanation = conch_why(server, "p90", "--model", "bursts")
+    assert explanation["percentile"]["causes"][0]["cause"] in ("ahead", "busy")
+    assert 'Simulated, for "bursts": with a second instance ' in explanation["sentences"][1]
 
 
 def test_high_concurrency(server: ConchProcess) -> None:
     """7492: batching is on, and 16 clients wait for each other: a larger batch takes as much longer as it is larger."""
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda _: ask(server, "crowded", 10), range(160)))
-    found = conch_why(server, "p50", "--model", "crowded")
-    assert found["percentile"]["causes"][0]["cause"] in ("ahead", "busy")
-    assert 'Simulated, for "crowded": with a second instance ' in found["sentences"][1]
-    assert any("because they were full" in sentence for sentence in found["sentences"])
+    explanation = conch_why(server, "p50", "--model", "crowded")
+    assert explanation["percentile"]["causes"][0]["cause"] in ("ahead", "busy")
+    assert 'Simulated, for "crowded": with a second instance ' in explanation["sentences"][1]
+    assert any("because they were full" in sentence for sentence in explanation["sentences"])
 
 
 def test_small_batches_of_sequences(server: ConchProcess) -> None:
@@ -117,10 +117,10 @@ def test_small_batches_of_sequences(server: ConchProcess) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(sequence, range(4)))
     sentence = conch_why(server, "sequences")["sentences"][-1]
-    found = re.fullmatch(r'(\d+) batches of "sequences" have ([\d.]+) requests? on average: they ran (.*)', sentence)
-    assert found is not None, sentence
-    assert float(found[2]) < 4
-    assert "because an instance was idle and the model has no queue delay" in found[3]
+    match = re.fullmatch(r'(\d+) batches of "sequences" have ([\d.]+) requests? on average: they ran (.*)', sentence)
+    assert match is not None, sentence
+    assert float(match[2]) < 4
+    assert "because an instance was idle and the model has no queue delay" in match[3]
 
 
 def test_a_request_of_a_sequence_waits_for_the_one_before(server: ConchProcess) -> None:
@@ -141,9 +141,12 @@ def test_the_rate_limiter_holds_a_model_back(server: ConchProcess) -> None:
             pass
         ask(server, "limited", 1, "held-back")
         first.result()
-    found = conch_why(server, "held-back")
-    assert (found["request"]["causes"][0]["cause"], found["request"]["causes"][0]["model"]) == ("limiter", "limited")
-    assert "--rate-limit-resource" in found["sentences"][0]
+    explanation = conch_why(server, "held-back")
+    assert (explanation["request"]["causes"][0]["cause"], explanation["request"]["causes"][0]["model"]) == (
+        "limiter",
+        "limited",
+    )
+    assert "--rate-limit-resource" in explanation["sentences"][0]
     log = fetch_log(server.http, 60)
     (hold,) = log.holds
     assert (log.names[hold["model"]], log.names[hold["holder"]]) == ("limited", "holder")
@@ -152,9 +155,9 @@ def test_the_rate_limiter_holds_a_model_back(server: ConchProcess) -> None:
 def test_a_generation(server: ConchProcess) -> None:
     answer = post(server, "/v1/completions", {"model": "llm", "prompt": "count to four", "max_tokens": 16})
     assert answer["choices"][0]["text"].split()[:2] == ["one", "two"]
-    found = conch_why(server, answer["id"])["request"]
-    assert {cause["cause"] for cause in found["causes"] if cause["model"] == "llm"} >= {"prefill", "decode"}
-    assert sum(cause["duration_ns"] for cause in found["causes"]) == found["duration_ns"]
+    explained = conch_why(server, answer["id"])["request"]
+    assert {cause["cause"] for cause in explained["causes"] if cause["model"] == "llm"} >= {"prefill", "decode"}
+    assert sum(cause["duration_ns"] for cause in explained["causes"]) == explained["duration_ns"]
 
 
 @pytest.mark.parametrize(
@@ -178,8 +181,8 @@ def test_every_request_is_explained_without_gaps(server: ConchProcess) -> None:
     whole = dict(zip(log.requests["number"].tolist(), explainer.whole_ns().tolist(), strict=True))
     assert len(whole) > 300
     for number in whole:
-        found = explainer.explain(number)
-        assert found is not None
-        parts = [*found.leaves()]
+        request = explainer.explain(number)
+        assert request is not None
+        parts = [*request.leaves()]
         assert all(before.end == after.start for before, after in pairwise(parts))
-        assert sum(part.ns for part in parts) == found.ns == whole[number]
+        assert sum(part.ns for part in parts) == request.ns == whole[number]

@@ -79,12 +79,12 @@ def log_of(server: ConchProcess) -> EventLog:
 def causes(server: ConchProcess, id_: str) -> dict[tuple[str, str], int]:
     """(cause, model) → ns of a request, whose parts have no gaps."""
     log = log_of(server)
-    found = Explainer(log).explain(log.find(id_))
-    assert found is not None
+    request = Explainer(log).explain(log.find(id_))
+    assert request is not None
     sums = dict[tuple[str, str], int]()
-    for part in found.leaves():
+    for part in request.leaves():
         sums[part.cause, part.model] = sums.get((part.cause, part.model), 0) + part.ns
-    assert sum(sums.values()) == found.ns
+    assert sum(sums.values()) == request.ns
     return sums
 
 
@@ -131,8 +131,8 @@ def test_steps_and_calls_are_nested(server: ConchProcess) -> None:
     assert ("compute", "work") in causes(server, "through-steps")
     ask(server, "caller", "through-a-call")
     assert ("compute", "work") in causes(server, "through-a-call")
-    found = json.loads(conch_why(server, "through-a-call", "--json"))["request"]["spans"]
-    assert [(span["model"], span["depth"]) for span in found] == [("caller", 0), ("work", 1)]
+    spans = json.loads(conch_why(server, "through-a-call", "--json"))["request"]["spans"]
+    assert [(span["model"], span["depth"]) for span in spans] == [("caller", 0), ("work", 1)]
 
 
 def test_a_request_that_has_not_ended(server: ConchProcess) -> None:
@@ -142,9 +142,9 @@ def test_a_request_that_has_not_ended(server: ConchProcess) -> None:
 
 def test_unknown_requests(server: ConchProcess) -> None:
     command = [sys.executable, "-m", "conch", "why", "nothing-like-it", "--url", server.http]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert found.returncode == 1
-    assert found.stderr.startswith("conch why: no request 'nothing-like-it' in the event log: it holds ")
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("conch why: no request 'nothing-like-it' in the event log: it holds ")
 
 
 def test_a_file_of_the_log(server: ConchProcess, tmp_path: Path) -> None:

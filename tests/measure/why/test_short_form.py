@@ -137,9 +137,9 @@ def test_tritonclient_reads_explained_answers(server: ConchProcess) -> None:
 
 def comment_of(events: str) -> str:
     """The short form in the comment that ends a stream of events."""
-    found = re.search(r"\n\n: X-Conch-Why: (.*)\n\n\Z", events)
-    assert found is not None, events
-    return found[1]
+    match = re.search(r"\n\n: X-Conch-Why: (.*)\n\n\Z", events)
+    assert match is not None, events
+    return match[1]
 
 
 def test_a_comment_ends_a_stream_of_events(server: ConchProcess) -> None:

@@ -38,15 +38,15 @@ class FleetProcess:
 
     @property
     def api(self) -> str:
-        found = _API.search(self.text)
-        assert found, self.text
-        return found[1]
+        match = _API.search(self.text)
+        assert match, self.text
+        return match[1]
 
     @property
     def proxy(self) -> dict[str, str]:
-        found = _PROXY.search(self.text)
-        assert found, self.text
-        return {"http": found[1], "grpc": found[2]}
+        match = _PROXY.search(self.text)
+        assert match, self.text
+        return {"http": match[1], "grpc": match[2]}
 
     def __enter__(self) -> Self:
         with self.log.open("wb") as log:
@@ -98,11 +98,11 @@ class FleetProcess:
     def until(self, what: str, condition: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
         """Return the first true value of a condition."""
         deadline = time.monotonic() + timeout_s
-        while not (found := condition()):
+        while not (value := condition()):
             assert self.process.poll() is None, f"the fleet ended before {what}: {self.text}"
             assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}: {self.text}"
             time.sleep(0.1)
-        return found
+        return value
 
     def until_ready(self, replicas: int) -> Any:
         """Return the state when this number of replicas are ready, and there are no others."""

@@ -117,8 +117,8 @@ def pip_settings() -> tuple[str, list[str]]:
         name, _, value = line.partition("=")
         settings[name.removeprefix(":env:.").removeprefix("global.")] = value.strip("'")
     settings = {name: value for name, value in settings.items() if "." not in name and name != "config-file"}
-    found = {path for value in settings.values() for path in _PATH.findall(value) if Path(path).exists()}
+    matches = {path for value in settings.values() for path in _PATH.findall(value) if Path(path).exists()}
     # The pages of an index name files beside its folder `simple`.
-    paths = {path.removesuffix("/simple") for path in found}
+    paths = {path.removesuffix("/simple") for path in matches}
     text = "".join(f"{name} = {value}\n" for name, value in settings.items())
     return f"[global]\n{text}", sorted(paths)

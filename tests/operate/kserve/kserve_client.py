@@ -79,8 +79,8 @@ async def grpc_error(call):
 
 
 def named(answer, output):
-    (found,) = (tensor for tensor in answer.outputs if tensor.name == output)
-    return found.as_numpy()
+    (tensor_of_name,) = (tensor for tensor in answer.outputs if tensor.name == output)
+    return tensor_of_name.as_numpy()
 
 
 if __name__ == "__main__":

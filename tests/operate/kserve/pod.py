@@ -114,8 +114,8 @@ class Pod(LoggedProcess):
             except (urllib.error.HTTPError, OSError):
                 return False
         if "tcpSocket" in spec:
-            with socket.socket() as each:
-                return each.connect_ex(("127.0.0.1", self.ports[spec["tcpSocket"]["port"]])) == 0
+            with socket.socket() as connection:
+                return connection.connect_ex(("127.0.0.1", self.ports[spec["tcpSocket"]["port"]])) == 0
         with grpc.insecure_channel(f"127.0.0.1:{self.ports[spec['grpc']['port']]}") as channel:
             try:
                 health = health_pb2_grpc.HealthStub(channel)

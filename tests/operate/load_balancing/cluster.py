@@ -112,11 +112,11 @@ class Replicas:
 
     def pending(self, name: str) -> int:
         """Return how many requests of the model that waits are queued."""
-        found = re.search(
+        match = re.search(
             r'^nv_inference_pending_request_count{model="held".*} (\d+)', self.processes[name].metrics(), re.MULTILINE
         )
-        assert found is not None
-        return int(found[1])
+        assert match is not None
+        return int(match[1])
 
     def port(self, name: str) -> int:
         """The HTTP port of a replica."""

@@ -61,11 +61,11 @@ def proxies(replicas: Replicas, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def connect(proxies: dict[str, Proxy]) -> Iterator[Callable[[str, str], OneClient]]:
     opened: list[OneClient] = []
 
-    def one(proxy: str, protocol: str) -> OneClient:
+    def open_client(proxy: str, protocol: str) -> OneClient:
         opened.append(OneClient(proxies[proxy], protocol))
         return opened[-1]
 
-    yield one
+    yield open_client
     for client in opened:
         client.close()
 
@@ -220,15 +220,15 @@ def hold(proxy: Proxy, protocol: str) -> None:
 def key_of(client: OneClient, replica: str, header: str = "x-prompt-cache-key") -> str:
     """Return a value of an affinity header that selects this replica."""
     keys = count()
-    found = ""
+    key = ""
 
     def selects() -> bool:
-        nonlocal found
-        found = f"{header}-{next(keys)}-{id(client)}"
-        return client.replica({header: found}) == replica
+        nonlocal key
+        key = f"{header}-{next(keys)}-{id(client)}"
+        return client.replica({header: key}) == replica
 
     wait_until(selects)  # it may have started just now
-    return found
+    return key
 
 
 class SseStream:

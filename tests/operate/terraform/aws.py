@@ -55,8 +55,8 @@ class EksParts:
     def _route(self, environment: _Environment, start: _Start) -> Iterable[bytes]:
         match = _PATH.fullmatch(environment["PATH_INFO"])
         if match is None:
-            found: Iterable[bytes] = self._moto(environment, start)
-            return found
+            answer: Iterable[bytes] = self._moto(environment, start)
+            return answer
         body = environment["wsgi.input"].read(int(environment.get("CONTENT_LENGTH") or 0))
         status, document = self._answer(environment["REQUEST_METHOD"], *match.groups(), json.loads(body or b"{}"))
         headers = [("Content-Type", "application/json")]
@@ -74,11 +74,11 @@ class EksParts:
             return 200, {"associations" if kind != "addons" else "addons": list(kept)}
         if name not in kept:
             return 404, {"message": f"No {_ONE[kind]} found for {name}"}
-        found = kept.pop(name) if method == "DELETE" else kept[name]
+        part = kept.pop(name) if method == "DELETE" else kept[name]
         if method == "DELETE" and kind == "addons":
-            for arn in found["podIdentityAssociations"]:
+            for arn in part["podIdentityAssociations"]:
                 self.kept["pod-identity-associations"].pop(arn.rpartition("/")[2], None)
-        return 200, {_ONE[kind]: found}
+        return 200, {_ONE[kind]: part}
 
     def _addon(self, cluster: str, given: dict[str, Any]) -> dict[str, Any]:
         own = {"namespace": "kube-system"}

@@ -123,6 +123,6 @@ class Blueprint:
 
     def inventory(self) -> dict[str, list[str]]:
         """Return all that exists, by kind."""
-        found = {kind: sorted(read(self.client(service))) for kind, (service, read) in _INVENTORY.items()}
+        by_service = {kind: sorted(read(self.client(service))) for kind, (service, read) in _INVENTORY.items()}
         own = {kind: sorted(kept) for kind, kept in self.parts.kept.items()}
-        return {kind: names for kind, names in {**found, **own}.items() if names}
+        return {kind: names for kind, names in {**by_service, **own}.items() if names}

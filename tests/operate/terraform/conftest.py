@@ -23,8 +23,8 @@ def aws_service() -> Iterator[tuple[str, EksParts]]:
     # Without the managed policies, no role could have one attached.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MOTO_IAM_LOAD_MANAGED_POLICIES", "true")
-        with running_aws() as found:
-            yield found
+        with running_aws() as service:
+            yield service
 
 
 @pytest.fixture(scope="package")
@@ -85,7 +85,7 @@ def blueprint(
         "NO_PROXY": "127.0.0.1",
         "PATH": f"{aws_command}{os.pathsep}{os.environ['PATH']}",
     }
-    found = Blueprint(folder, environment, parts)
-    done = found.run("terraform", "init", "-input=false", "-no-color")
+    blueprint = Blueprint(folder, environment, parts)
+    done = blueprint.run("terraform", "init", "-input=false", "-no-color")
     assert done.returncode == 0, done.stderr
-    return found
+    return blueprint

@@ -74,12 +74,12 @@ def get(port: int, path: str, **parameters: str) -> Any:
         return json.load(reply)["data"]["result"]
 
 
-def until(found: Callable[[], Any]) -> Any:
+def until(read: Callable[[], Any]) -> Any:
     """Return the first result that is not empty."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         try:
-            if result := found():
+            if result := read():
                 return result
         except OSError:
             pass
@@ -102,7 +102,7 @@ def until_inserted(store: int) -> None:
 def adapted(name: str, folder: Path, ports: dict[int, int]) -> Path:
     """Write an example with other ports and a short scrape interval."""
     text = (EXAMPLES / name).read_text().replace("15s", "500ms")
-    text = re.sub(r"localhost:(\d+)", lambda found: f"127.0.0.1:{ports.get(int(found[1]), 1)}", text)
+    text = re.sub(r"localhost:(\d+)", lambda match: f"127.0.0.1:{ports.get(int(match[1]), 1)}", text)
     (folder / name).write_text(text)
     return folder / name
 
@@ -139,12 +139,12 @@ def test_the_central_prometheus_federates_selected_series(
     site, central = free_port(), free_port()
     start(*prometheus(adapted("remote-write.yml", tmp_path, {9400: exporter}), site))
     start(*prometheus(adapted("federation.yml", tmp_path, {9091: site}), central))
-    [found] = until(lambda: get(central, "/api/v1/query", query="DCGM_FI_DEV_GPU_UTIL"))
-    assert found["metric"]["site"] == "gpu1"
-    assert found["metric"]["job"] == "gpu-exporter"
-    assert re.fullmatch(DEFAULT_JOBS, found["metric"]["job"])
-    assert found["metric"]["via"] == "gpu1"
-    assert found["value"][1] == "42"
+    [series] = until(lambda: get(central, "/api/v1/query", query="DCGM_FI_DEV_GPU_UTIL"))
+    assert series["metric"]["site"] == "gpu1"
+    assert series["metric"]["job"] == "gpu-exporter"
+    assert re.fullmatch(DEFAULT_JOBS, series["metric"]["job"])
+    assert series["metric"]["via"] == "gpu1"
+    assert series["value"][1] == "42"
     assert get(central, "/api/v1/query", query="unwanted") == []
 
 
@@ -155,9 +155,9 @@ def test_samples_of_an_outage_reach_the_store(tmp_path: Path, exporter: int, sta
     start(*prometheus(adapted("remote-write.yml", tmp_path, {9400: exporter, 8428: store}), site))
 
     def moments() -> list[float]:
-        found = get(store, "/api/v1/query", query="clock[10m]")
-        assert all(entry["metric"]["site"] == "gpu1" for entry in found)
-        return [moment for entry in found for moment, _ in entry["values"]]
+        series = get(store, "/api/v1/query", query="clock[10m]")
+        assert all(entry["metric"]["site"] == "gpu1" for entry in series)
+        return [moment for entry in series for moment, _ in entry["values"]]
 
     until_inserted(store)
     until(moments)
@@ -182,8 +182,8 @@ def test_the_store_keeps_180_days(tmp_path: Path, start: Callable[..., Any]) -> 
     until_inserted(store)
 
     def days() -> set[str]:
-        found = get(store, "/api/v1/query", query="count_over_time(old[200d])")
-        return {entry["metric"]["days"] for entry in found}
+        series = get(store, "/api/v1/query", query="count_over_time(old[200d])")
+        return {entry["metric"]["days"] for entry in series}
 
     assert until(lambda: days() if len(days()) >= 2 else set()) == {"1", "179"}
 
@@ -191,8 +191,8 @@ def test_the_store_keeps_180_days(tmp_path: Path, start: Callable[..., Any]) -> 
 @pytest.mark.parametrize("name", ["remote-write.yml", "federation.yml", "conch-tunnel.service"])
 def test_the_tunnels_of_the_examples_have_valid_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = (EXAMPLES / name).read_text().replace("\n# ", " ")
-    found = re.search(r"[^\s=]+@\S+ --forward \S+(?: --probe-path=[^\s.]+)?", text)
-    assert found, text
+    match = re.search(r"[^\s=]+@\S+ --forward \S+(?: --probe-path=[^\s.]+)?", text)
+    assert match, text
     with pytest.raises(SystemExit):
-        tunnel_command([*found[0].split(), f"--ssh={debian_tool('ssh')}", "--identity=missing"])
+        tunnel_command([*match[0].split(), f"--ssh={debian_tool('ssh')}", "--identity=missing"])
     assert "--identity: the file missing does not exist" in capsys.readouterr().err

@@ -37,7 +37,7 @@ def targets(objects: list[dict[str, Any]]) -> list[str]:
     kinds: dict[str, list[dict[str, Any]]] = {}
     for item in objects:
         kinds.setdefault(item["kind"], []).append(item)
-    found = []
+    addresses = []
     for monitor in kinds["ServiceMonitor"]:
         spec, namespace = monitor["spec"], monitor["metadata"]["namespace"]
         namespaces = spec.get("namespaceSelector", {}).get("matchNames", [namespace])
@@ -50,8 +50,8 @@ def targets(objects: list[dict[str, Any]]) -> list[str]:
                 continue
             ports = {port["name"] for port in service["spec"]["ports"]}
             assert all(endpoint["port"] in ports for endpoint in spec["endpoints"])
-            found += _sliced(kinds, meta, spec) if sliced else _listed(kinds, meta, spec)
-    return found
+            addresses += _sliced(kinds, meta, spec) if sliced else _listed(kinds, meta, spec)
+    return addresses
 
 
 def _sliced(kinds: dict[str, list[Any]], service: dict[str, Any], spec: dict[str, Any]) -> list[str]:
@@ -81,8 +81,8 @@ def _listed(kinds: dict[str, list[Any]], service: dict[str, Any], spec: dict[str
 
 @pytest.mark.parametrize("discovery", ["endpointslice", "endpoints"])
 def test_prometheus_finds_the_tunnel(discovery: str) -> None:
-    found = targets(manifests(scraped(discovery=discovery, addresses=("10.0.24.31", "fd00::31"))))
-    assert sorted(found) == ["10.0.24.31:9400", "fd00::31:9400"]
+    scrapes = targets(manifests(scraped(discovery=discovery, addresses=("10.0.24.31", "fd00::31"))))
+    assert sorted(scrapes) == ["10.0.24.31:9400", "fd00::31:9400"]
 
 
 def test_the_check_finds_the_mistake_of_the_tutorial() -> None:

@@ -65,22 +65,22 @@ def test_a_target_cannot_be_an_option(text: str) -> None:
 
 
 def test_ssh_refuses_what_a_tunnel_must_not_do() -> None:
-    found = options(ssh_command(settings("9400:localhost:9400")))
-    assert found["StrictHostKeyChecking"] == "yes"
-    assert found["BatchMode"] == "yes"
-    assert found["ExitOnForwardFailure"] == "yes"
-    assert found["ServerAliveInterval"] == "5"
-    assert found["ServerAliveCountMax"] == "3"
-    assert found["ForwardAgent"] == found["PermitLocalCommand"] == found["UpdateHostKeys"] == "no"
+    chosen = options(ssh_command(settings("9400:localhost:9400")))
+    assert chosen["StrictHostKeyChecking"] == "yes"
+    assert chosen["BatchMode"] == "yes"
+    assert chosen["ExitOnForwardFailure"] == "yes"
+    assert chosen["ServerAliveInterval"] == "5"
+    assert chosen["ServerAliveCountMax"] == "3"
+    assert chosen["ForwardAgent"] == chosen["PermitLocalCommand"] == chosen["UpdateHostKeys"] == "no"
 
 
 def test_key_files_are_the_only_ones() -> None:
     command = ssh_command(settings("1:h:2", identity=Path("/etc/my keys/id"), known_hosts=Path("/etc/a%b")))
-    found = options(command)
-    assert found["IdentityFile"] == '"/etc/my keys/id"'
-    assert found["IdentitiesOnly"] == "yes"
-    assert found["UserKnownHostsFile"] == '"/etc/a%%b"'
-    assert found["GlobalKnownHostsFile"] == "/dev/null"
+    chosen = options(command)
+    assert chosen["IdentityFile"] == '"/etc/my keys/id"'
+    assert chosen["IdentitiesOnly"] == "yes"
+    assert chosen["UserKnownHostsFile"] == '"/etc/a%%b"'
+    assert chosen["GlobalKnownHostsFile"] == "/dev/null"
     assert command[-2:] == ["--", "gpu@gpu1.example.com"]
 
 

@@ -148,9 +148,9 @@ def test_it_forwards_and_comes_back_when_sshd_is_killed(
     sshd.start()
     wait_for(lambda: tunnel.up, tunnel.log)
     assert get(port) == "exporter_value 1\n"
-    found = tunnel.metrics()
-    assert found['conch_tunnel_connects_total{target="gpu1"}'] == 2
-    assert abs(found['conch_tunnel_last_connect_timestamp_seconds{target="gpu1"}'] - time.time()) < TIMEOUT_S
+    metrics = tunnel.metrics()
+    assert metrics['conch_tunnel_connects_total{target="gpu1"}'] == 2
+    assert abs(metrics['conch_tunnel_last_connect_timestamp_seconds{target="gpu1"}'] - time.time()) < TIMEOUT_S
     assert tunnel.failures("closed") == 1
 
 

@@ -77,9 +77,9 @@ class Programs:
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Iterator[Programs]:
-    found = Programs(tmp_path)
-    yield found
-    found.stop()
+    programs = Programs(tmp_path)
+    yield programs
+    programs.stop()
 
 
 def wait_for(condition: Callable[[], bool], log: Path) -> None:
@@ -113,8 +113,8 @@ def test_the_gap_in_the_data_is_that_of_the_cut(tmp_path: Path, programs: Progra
             return list(json.loads(done.stdout)["data"]["result"]) if done.returncode == 0 else []
 
         def samples() -> list[float]:
-            found = query("gpu_time[10m]")
-            return [moment for moment, _ in found[0]["values"]] if found else []
+            series = query("gpu_time[10m]")
+            return [moment for moment, _ in series[0]["values"]] if series else []
 
         tunnel_log = programs.log_file("tunnel")
         wait_for(lambda: len(samples()) >= 4, tunnel_log)

@@ -29,9 +29,9 @@ _BIN = Path(sys.executable).parent
 
 
 def _read(path: Path) -> dict[str, Any]:
-    found = yaml.safe_load(path.read_text())
-    assert isinstance(found, dict)
-    return found
+    document = yaml.safe_load(path.read_text())
+    assert isinstance(document, dict)
+    return document
 
 
 def _jobs(path: Path) -> dict[str, dict[str, Any]]:
@@ -42,8 +42,8 @@ def _jobs(path: Path) -> dict[str, dict[str, Any]]:
 
 def _script(path: Path, job: str, step: str) -> str:
     """Return the shell of a step."""
-    (found,) = (listed["run"] for listed in _jobs(path)[job]["steps"] if listed.get("name") == step)
-    return str(found)
+    (shell,) = (listed["run"] for listed in _jobs(path)[job]["steps"] if listed.get("name") == step)
+    return str(shell)
 
 
 def _bash(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -126,16 +126,18 @@ def test_the_test_workflow_runs_what_ci_runs() -> None:
 
 def test_wheels_are_built_for_each_supported_python_and_machine() -> None:
     machines = sorted(entry["machine"] for entry in _jobs(_release())["wheels"]["strategy"]["matrix"]["include"])
-    found = []
+    identifiers = []
     for machine in machines:
         command = [_BIN / "cibuildwheel", "--print-build-identifiers", "--platform=linux", f"--archs={machine}", ROOT]
-        found += subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.split()
+        identifiers += subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.split()
     pythons = [
         classifier.rpartition(" ")[2].replace(".", "")
         for classifier in PROJECT["project"]["classifiers"]
         if ":: 3." in classifier
     ]
-    assert sorted(found) == sorted(f"cp{python}-manylinux_{machine}" for python in pythons for machine in machines)
+    assert sorted(identifiers) == sorted(
+        f"cp{python}-manylinux_{machine}" for python in pythons for machine in machines
+    )
 
 
 def test_wheels_of_the_workflow_are_compiled() -> None:

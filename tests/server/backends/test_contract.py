@@ -53,14 +53,14 @@ class ServedModel:
     def ask_at_once(self, name: str, maker: Maker, questions: list[Rows]) -> list[Any]:
         """Ask all of them at the same time; an answer is an array or the error."""
 
-        def one(rows: Rows) -> Any:
+        def answer(rows: Rows) -> Any:
             try:
                 return self.ask(name, maker, rows)
             except InferenceServerException as error:
                 return error
 
         with ThreadPoolExecutor(len(questions)) as threads:
-            return list(threads.map(one, questions))
+            return list(threads.map(answer, questions))
 
     def counts(self, name: str) -> dict[str, int]:
         """Inferences and executions so far."""

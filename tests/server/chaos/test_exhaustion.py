@@ -157,14 +157,14 @@ def test_no_port(tmp_path: Path, flag: str) -> None:
 
 def marked(mark: str) -> list[str]:
     """List the processes that were started with this in their environment."""
-    found = []
+    commands = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if mark.encode() in (folder / "environ").read_bytes():
-                found.append((folder / "cmdline").read_text())
+                commands.append((folder / "cmdline").read_text())
         except OSError:
             continue
-    return found
+    return commands
 
 
 async def test_files_may_not_be_so_large(server: ConchProcess, clients: ConcurrentClients, tmp_path: Path) -> None:

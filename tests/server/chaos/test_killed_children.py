@@ -196,9 +196,9 @@ async def test_a_daemon_that_was_left_holds_nothing_up(clients: ConcurrentClient
     ended = [await clients.ask("single", do="leave_a_daemon"), await clients.ask("single")]
     report("leave_a_daemon", killed, ended)
     assert [outcome.answered for outcome in ended] == [False, True]
-    found = re.search(r"\[single_0\] daemon (\d+)", server.text)
-    assert found
-    os.kill(int(found[1]), signal.SIGKILL)
+    match = re.search(r"\[single_0\] daemon (\d+)", server.text)
+    assert match
+    os.kill(int(match[1]), signal.SIGKILL)
 
 
 async def test_death_while_nothing_is_to_do_and_again_at_the_start(clients: ConcurrentClients) -> None:

@@ -125,6 +125,6 @@ def memory_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchPro
 @pytest.fixture(params=["http", "grpc"])
 def regions(request: pytest.FixtureRequest, memory_server: ConchProcess) -> Iterator[Regions]:
     """A client of each protocol."""
-    one = Regions(request.param, memory_server)
-    yield one
-    one.close()
+    client = Regions(request.param, memory_server)
+    yield client
+    client.close()

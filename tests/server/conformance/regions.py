@@ -118,14 +118,14 @@ class Regions:
     def input(
         self, region: str, size: int, shape: Any, datatype: str = "FP32", name: str = "INPUT0", offset: int = 0
     ) -> Any:
-        one = self.library.InferInput(name, list(shape), datatype)
-        one.set_shared_memory(region, size, offset)
-        return one
+        shared = self.library.InferInput(name, list(shape), datatype)
+        shared.set_shared_memory(region, size, offset)
+        return shared
 
     def output(self, region: str, size: int, name: str = "OUTPUT0", offset: int = 0) -> Any:
-        one = self.library.InferRequestedOutput(name)
-        one.set_shared_memory(region, size, offset)
-        return one
+        requested = self.library.InferRequestedOutput(name)
+        requested.set_shared_memory(region, size, offset)
+        return requested
 
     def refusal(self, *arguments: Any, **options: Any) -> str:
         with pytest.raises(InferenceServerException) as caught:

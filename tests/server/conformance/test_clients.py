@@ -56,9 +56,9 @@ def _datatype(array: np.ndarray[Any, Any]) -> str:
 
 @pytest.fixture(params=["http", "grpc"])
 def client(request: pytest.FixtureRequest, conch: ConchProcess) -> Iterator[Client]:
-    one = Client(request.param, conch)
-    yield one
-    one.client.close()
+    client = Client(request.param, conch)
+    yield client
+    client.client.close()
 
 
 @pytest.mark.parametrize("datatype", DATATYPES)
@@ -246,13 +246,13 @@ def test_a_full_queue_and_a_timeout_differ(client: Client, conch: ConchProcess) 
     from concurrent.futures import ThreadPoolExecutor
 
     def ask(number: int) -> str:
-        one = Client(client.kind, conch)
+        asking = Client(client.kind, conch)
         try:
-            one.ask("slow", {"INPUT0": np.zeros((1, 1), np.float32)}, request_id="" if number % 2 else "me")
+            asking.ask("slow", {"INPUT0": np.zeros((1, 1), np.float32)}, request_id="" if number % 2 else "me")
         except InferenceServerException as error:
             return f"{error.status()}: {error.message()}"
         finally:
-            one.client.close()
+            asking.client.close()
         return "answered"
 
     refused = "503" if client.kind == "http" else "StatusCode.UNAVAILABLE"

@@ -18,10 +18,10 @@ from tests.support.server_process import ConchProcess
 def why_not() -> str:
     """Why no memory of a GPU can be shared here, "" if it can."""
     try:
-        found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
     except OSError:
-        found = ""
-    if "GPU 0" not in found:
+        listed = ""
+    if "GPU 0" not in listed:
         return "nvidia-smi, which asks NVML, finds no GPU"
     return "" if find_spec("cuda") is not None else "the package 'cuda-bindings' is not installed"
 
@@ -60,10 +60,13 @@ def test_a_tensor_goes_in_and_comes_out(conch: ConchProcess, kind: str, model: s
             rows = {row["name"]: row for row in status} if kind == "http" else status.regions
             assert sorted(rows) == ["in", "out"]
             cuda_shared_memory.set_shared_memory_region(given, [VALUES])
-            one, wanted = library.InferInput("INPUT0", [len(VALUES)], "FP32"), library.InferRequestedOutput("OUTPUT0")
-            one.set_shared_memory("in", size)
+            shared, wanted = (
+                library.InferInput("INPUT0", [len(VALUES)], "FP32"),
+                library.InferRequestedOutput("OUTPUT0"),
+            )
+            shared.set_shared_memory("in", size)
             wanted.set_shared_memory("out", size)
-            client.infer(model, [one], outputs=[wanted])
+            client.infer(model, [shared], outputs=[wanted])
             np.testing.assert_array_equal(
                 cuda_shared_memory.get_contents_as_numpy(taken, np.float32, VALUES.shape), VALUES
             )

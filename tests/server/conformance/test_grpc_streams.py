@@ -39,12 +39,12 @@ class Stream:
 
 @contextmanager
 def stream(conch: ConchProcess) -> Iterator[Stream]:
-    one = Stream(conch.grpc)
+    stream = Stream(conch.grpc)
     try:
-        yield one
+        yield stream
     finally:
-        one.client.stop_stream()
-        one.client.close()
+        stream.client.stop_stream()
+        stream.client.close()
 
 
 def final(result: Any) -> bool:
@@ -53,52 +53,52 @@ def final(result: Any) -> bool:
 
 @pytest.mark.parametrize("count", [0, 1, 5])
 def test_a_decoupled_model_gives_any_number_of_responses(conch: ConchProcess, count: int) -> None:
-    with stream(conch) as one:
-        one.ask("repeat", np.array([count], np.int32), request_id="r", enable_empty_final_response=True)
-        assert [one.value() for _ in range(count)] == list(range(count))
-        result, error = one.next()
+    with stream(conch) as opened:
+        opened.ask("repeat", np.array([count], np.int32), request_id="r", enable_empty_final_response=True)
+        assert [opened.value() for _ in range(count)] == list(range(count))
+        result, error = opened.next()
         assert error is None
         response = result.get_response()
         assert (response.id, len(response.outputs), final(result)) == ("r", 0, True)
 
 
 def test_without_asking_for_it_the_empty_final_response_stays_away(conch: ConchProcess) -> None:
-    with stream(conch) as one:
-        one.ask("repeat", np.array([2], np.int32))
-        one.ask("repeat", np.array([1], np.int32), request_id="last")
-        values = [one.value() for _ in range(3)]
+    with stream(conch) as opened:
+        opened.ask("repeat", np.array([2], np.int32))
+        opened.ask("repeat", np.array([1], np.int32), request_id="last")
+        values = [opened.value() for _ in range(3)]
         assert sorted(values) == [0, 0, 1]
-        assert one.answers.empty()
+        assert opened.answers.empty()
 
 
 def test_an_ordinary_model_answers_once_and_finally(conch: ConchProcess) -> None:
-    with stream(conch) as one:
+    with stream(conch) as opened:
         for i in range(10):
-            one.ask("identity_int32", np.array([i], np.int32), request_id=str(i))
+            opened.ask("identity_int32", np.array([i], np.int32), request_id=str(i))
         for i in range(10):
-            result, error = one.next()
+            result, error = opened.next()
             assert error is None
             assert (result.get_response().id, final(result)) == (str(i), True)
 
 
 def test_errors_come_in_band_and_the_stream_stays_open(conch: ConchProcess) -> None:
-    with stream(conch) as one:
-        one.ask("nope", np.array([1], np.int32), request_id="a")
-        _, error = one.next()
+    with stream(conch) as opened:
+        opened.ask("nope", np.array([1], np.int32), request_id="a")
+        _, error = opened.next()
         assert "Request for unknown model: 'nope' is not found" in str(error)
-        one.ask("faulty", np.array([b"error"], dtype=object), request_id="b")
-        _, error = one.next()
+        opened.ask("faulty", np.array([b"error"], dtype=object), request_id="b")
+        _, error = opened.next()
         assert "custom err" in str(error)
-        one.ask("identity_int32", np.array([7], np.int32))
-        assert one.value() == 7
+        opened.ask("identity_int32", np.array([7], np.int32))
+        assert opened.value() == 7
 
 
 def test_four_streams_at_once(conch: ConchProcess) -> None:
     def run(number: int) -> int:
-        with stream(conch) as one:
+        with stream(conch) as opened:
             for i in range(50):
-                one.ask("repeat", np.array([4], np.int32), request_id=f"{number}-{i}")
-            return sum(one.value() for _ in range(200))
+                opened.ask("repeat", np.array([4], np.int32), request_id=f"{number}-{i}")
+            return sum(opened.value() for _ in range(200))
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(run, range(4))) == [50 * (0 + 1 + 2 + 3)] * 4

@@ -198,11 +198,11 @@ def _timeouts_fire_when_they_expire(server: ConchProcess) -> None:
     row = {"method": "POST", "path": "/v2/models/queued/infer", "body": body}
     ended: list[tuple[int, str]] = []
 
-    def one() -> None:
+    def send() -> None:
         status, _, text = ask(server, row)
         ended.append((status, error_of(text) or ""))
 
-    threads = [threading.Thread(target=one) for _ in range(3)]
+    threads = [threading.Thread(target=send) for _ in range(3)]
     for thread in threads:
         thread.start()
     while len(ended) < 2:

@@ -296,7 +296,7 @@ def test_controls_and_states_are_between_server_and_model(conch: ConchProcess) -
         given = http_client.InferInput("INPUT", [1, 1], "INT32")
         given.set_data_from_numpy(np.array([[7]], np.int32))
         result = client.infer("implicit", [given], sequence_id=77, sequence_start=True)
-        assert [each["name"] for each in result.get_response()["outputs"]] == ["OUTPUT"]
+        assert [output["name"] for output in result.get_response()["outputs"]] == ["OUTPUT"]
         outputs = [http_client.InferRequestedOutput("SUM_OUT")]
         with pytest.raises(InferenceServerException, match="unexpected inference output 'SUM_OUT'"):
             client.infer("implicit", [given], sequence_id=77, outputs=outputs)

@@ -44,13 +44,13 @@ def plain(settings: Any) -> dict[str, Any]:
     """The settings in one form for both protocols."""
     if isinstance(settings, dict):
         return settings
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for name, value in settings.settings.items():
         if hasattr(value, "value"):
-            found[name] = list(value.value) if name == "trace_level" else value.value[0]
+            by_name[name] = list(value.value) if name == "trace_level" else value.value[0]
         else:
-            found[name] = getattr(value, value.WhichOneof("parameter_choice"))
-    return found
+            by_name[name] = getattr(value, value.WhichOneof("parameter_choice"))
+    return by_name
 
 
 def refusal(call: Any, *arguments: Any) -> tuple[str, str]:

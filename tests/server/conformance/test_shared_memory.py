@@ -137,8 +137,8 @@ def test_the_cache_knows_a_tensor_by_its_bytes(regions: Regions) -> None:
 
     def hits() -> int:
         options = {} if regions.kind == "http" else {"as_json": True}
-        found = regions.client.get_inference_statistics("cached", **options)["model_stats"][0]["inference_stats"]
-        return int(found.get("cache_hit", {}).get("count", 0))
+        counts = regions.client.get_inference_statistics("cached", **options)["model_stats"][0]["inference_stats"]
+        return int(counts.get("cache_hit", {}).get("count", 0))
 
     unique = np.random.default_rng().random(16, dtype=np.float32)
     shared_memory.set_shared_memory_region(regions.handles["in"], [unique, unique])

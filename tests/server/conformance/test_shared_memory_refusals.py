@@ -21,9 +21,12 @@ def test_registered_regions_are_listed(regions: Regions) -> None:
         rows = regions.client.get_system_shared_memory_status(name, as_json=True).get("regions", {})
         return {key: {"offset": 0} | row | {"byte_size": int(row["byte_size"])} for key, row in rows.items()}
 
-    one = {"name": "one", "key": regions.key("one"), "offset": 0, "byte_size": 4096}
-    two = {"name": "two", "key": regions.key("one"), "offset": 128, "byte_size": 64}
-    assert {key: {**row, "offset": int(row["offset"])} for key, row in status().items()} == {"one": one, "two": two}
+    first = {"name": "one", "key": regions.key("one"), "offset": 0, "byte_size": 4096}
+    second = {"name": "two", "key": regions.key("one"), "offset": 128, "byte_size": 64}
+    assert {key: {**row, "offset": int(row["offset"])} for key, row in status().items()} == {
+        "one": first,
+        "two": second,
+    }
     assert list(status("two")) == ["two"]
     regions.client.unregister_system_shared_memory("two")
     regions.client.unregister_system_shared_memory("two")

@@ -127,10 +127,10 @@ def test_a_disk_that_others_fill_meanwhile(tmp_path: Path) -> None:
                         (disk / "other").write_bytes(bytes(8 * MIB))
                 yield weights[position : min(position + 65536, end)]
 
-        one = Download("a" * 64, "weights", len(weights), read)
+        download = Download("a" * 64, "weights", len(weights), read)
         for part_bytes in (MIB, 16 * MIB):  # with and without a journal
             with pytest.raises(NoSpace, match=r"weights: 65536 bytes more do not fit|No space left on device"):
-                Downloader(cache, part_bytes=part_bytes).fetch([one])
+                Downloader(cache, part_bytes=part_bytes).fetch([download])
             assert files_below(disk / "cache") == []
             (disk / "other").unlink()
 
@@ -191,11 +191,11 @@ def test_a_resumed_download_counts_what_is_there(tmp_path: Path) -> None:
             return
         yield bytes(end - start)
 
-    one = Download("b" * 64, "weights", 4 * MIB, read)
+    download = Download("b" * 64, "weights", 4 * MIB, read)
     with pytest.raises(Exception, match="the connection ended"):
-        Downloader(cache, part_bytes=MIB).fetch([one])
+        Downloader(cache, part_bytes=MIB).fetch([download])
     broken[0] = False
-    Downloader(cache, part_bytes=MIB).fetch([one])
+    Downloader(cache, part_bytes=MIB).fetch([download])
     assert cache.has("b" * 64)
 
 

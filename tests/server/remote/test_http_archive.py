@@ -97,9 +97,9 @@ def test_a_repository_or_a_model_is_unpacked(served: Served, tmp_path: Path, nam
     served.body = body
     models = repository(served.url(name), tmp_path)
     assert list(models.snapshot()) == ["a"]
-    found = models.read("a")
-    assert found.versions_on_disk == (1,)
-    assert (found.directory / "1" / "weights.bin").read_bytes() == b"one"
+    model = models.read("a")
+    assert model.versions_on_disk == (1,)
+    assert (model.directory / "1" / "weights.bin").read_bytes() == b"one"
 
 
 def test_it_is_fetched_again_only_when_its_etag_has_changed(served: Served, tmp_path: Path) -> None:
@@ -156,10 +156,10 @@ def test_a_zip_with_paths_that_lead_out_is_refused(served: Served, tmp_path: Pat
 def test_links_inside_are_replaced_by_their_targets(served: Served, tmp_path: Path) -> None:
     links = {"2": member("a/2", tarfile.SYMTYPE, "1"), "w": member("a/latest.bin", tarfile.LNKTYPE, "a/1/weights.bin")}
     served.body = tarred(MODEL | links)
-    found = repository(served.url("models.tar.gz"), tmp_path).read("a")
-    assert found.versions_on_disk == (1, 2)
-    assert (found.directory / "2" / "weights.bin").read_bytes() == b"one"
-    assert (found.directory / "latest.bin").read_bytes() == b"one"
+    model = repository(served.url("models.tar.gz"), tmp_path).read("a")
+    assert model.versions_on_disk == (1, 2)
+    assert (model.directory / "2" / "weights.bin").read_bytes() == b"one"
+    assert (model.directory / "latest.bin").read_bytes() == b"one"
 
 
 @pytest.mark.parametrize(

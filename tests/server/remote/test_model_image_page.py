@@ -25,8 +25,8 @@ __all__ = ["containers"]
 def manifests() -> dict[str, dict[str, Any]]:
     """The manifests of the page by kind."""
     blocks = blocks_of(ROOT / "docs" / "oci-models.md")
-    found = [yaml.safe_load("\n".join(block.lines)) for block in blocks if block.language == "yaml"]
-    return {document["kind"]: document for document in found}
+    documents = [yaml.safe_load("\n".join(block.lines)) for block in blocks if block.language == "yaml"]
+    return {document["kind"]: document for document in documents}
 
 
 @pytest.mark.parametrize("version", ["1.33", "1.37"])

@@ -64,8 +64,8 @@ def mirror(reference: str, tmp_path: Path, verify_key: str = "", platform: str =
 
 def files(folder: Path) -> dict[str, bytes]:
     """The files of the models in a folder, without the cache."""
-    found = (path for path in folder.rglob("*") if path.is_file())
-    names = {str(path.relative_to(folder)): path.read_bytes() for path in found}
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    names = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
     return {name: content for name, content in names.items() if not name.startswith(".")}
 
 

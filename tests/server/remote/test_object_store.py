@@ -124,8 +124,8 @@ def test_a_large_object_is_fetched_in_parts_and_resumed(s3: S3, proxy: FaultyPro
     assert len(list(tmp_path.glob("objects/*"))) == 1  # the configuration
     proxy.fault = lambda seen, real: None
     proxy.seen.clear()
-    found = models.read("a")
-    assert (found.directory / "1" / "weights.bin").read_bytes() == weights
+    model = models.read("a")
+    assert (model.directory / "1" / "weights.bin").read_bytes() == weights
     assert [seen.headers["range"] for seen in gets(proxy, "weights.bin")] == [broken]
     assert list(tmp_path.glob("partial/*")) == []
 
@@ -175,8 +175,8 @@ def test_an_object_that_changes_during_the_fetch_is_fetched_again(s3: S3, proxy:
         return None
 
     proxy.fault = fault
-    found = repository(via(proxy, s3), tmp_path).read("a")
-    assert (found.directory / "1" / "weights.bin").read_bytes() == b"two"
+    model = repository(via(proxy, s3), tmp_path).read("a")
+    assert (model.directory / "1" / "weights.bin").read_bytes() == b"two"
     assert changed
 
 

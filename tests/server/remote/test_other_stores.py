@@ -16,10 +16,10 @@ DATE = "Thu, 01 Jan 2026 00:00:00 GMT"
 def answer(seen: Seen) -> Reply:
     """Answer as both do: they differ in how a list is written."""
     path, _, query = unquote(seen.path).partition("?")
-    found = next((content for name, content in FILES.items() if path.endswith(name)), None)
-    if found is not None:
-        first = {"Content-Range": f"bytes 0-{len(found) - 1}/{len(found)}"}
-        return Reply(206, found, {"ETag": '"1"', "Last-Modified": DATE, **first})
+    stored = next((content for name, content in FILES.items() if path.endswith(name)), None)
+    if stored is not None:
+        first = {"Content-Range": f"bytes 0-{len(stored) - 1}/{len(stored)}"}
+        return Reply(206, stored, {"ETag": '"1"', "Last-Modified": DATE, **first})
     azure = "comp=list" in query
     rows = "".join(blob(name, len(content)) if azure else entry(name, len(content)) for name, content in FILES.items())
     text = f"<EnumerationResults><Blobs>{rows}</Blobs><NextMarker/></EnumerationResults>"

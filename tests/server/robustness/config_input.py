@@ -161,11 +161,11 @@ def _change_map(random: Random, values: Any, field: FieldDescriptor, depth: int)
         value = values[key]
         size = value.ByteSize()
     for number in range(_length(random, len(str(key)) + size)):
-        each = f"{key}{number or ''}" if isinstance(key, str) else max(key - number, 0)
+        near = f"{key}{number or ''}" if isinstance(key, str) else max(key - number, 0)
         if inner is None:
-            values[each] = value
-        elif each != key:
-            values[each].CopyFrom(value)
+            values[near] = value
+        elif near != key:
+            values[near].CopyFrom(value)
 
 
 def _length(random: Random, size: int) -> int:

@@ -35,7 +35,7 @@ def main(name: str, options: list[str]) -> None:
     (directory / "words").write_text(words)
     report = Report(target.name)
 
-    def one(data: bytes) -> None:
+    def run_one(data: bytes) -> None:
         known = len(report.findings)
         loop.run_until_complete(run_case(place, target, data, report))
         if len(report.findings) > known:
@@ -44,7 +44,7 @@ def main(name: str, options: list[str]) -> None:
             print(report.row(), flush=True)
 
     atheris.Setup(
-        [sys.argv[0], str(corpus), f"-dict={directory / 'words'}", "-max_len=6000", "-timeout=20", *options], one
+        [sys.argv[0], str(corpus), f"-dict={directory / 'words'}", "-max_len=6000", "-timeout=20", *options], run_one
     )
     atheris.Fuzz()
 

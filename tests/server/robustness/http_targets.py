@@ -89,15 +89,15 @@ class ConnectionTarget:
         return " ".join(str(answer.status) for answer in whole[:2]) or "nothing"
 
 
-def _agree(one: list[Answer], other: list[Answer]) -> bool:
+def _agree(answers: list[Answer], other: list[Answer]) -> bool:
     """Whether answers differ only in what cutting may change: when the client is refused, after which nothing comes.
 
     Of a head that is too large more is waited for where it comes in pieces; data after a request to switch protocols
     are not a fault once that is answered.
     """
-    first, second = _served(one), _served(other)
+    first, second = _served(answers), _served(other)
     shorter = min(len(first), len(second))
-    complete = len(first) == len(one) and len(second) == len(other)
+    complete = len(first) == len(answers) and len(second) == len(other)
     return first == second if complete else first[:shorter] == second[:shorter]
 
 
@@ -160,10 +160,10 @@ class InferTarget:
         for text in (body, near, body):
             if length is not None and length > len(text):
                 continue
-            one = _decoded(lambda text=text: self._repeated.decode(model, None, text, length, Timeline()))
+            remembered = _decoded(lambda text=text: self._repeated.decode(model, None, text, length, Timeline()))
             other = _decoded(lambda text=text: decode_request(model, None, text, length))
-            if one != other:
-                raise Finding(f"with a memory {one}, without {other}, for {text!r}")
+            if remembered != other:
+                raise Finding(f"with a memory {remembered}, without {other}, for {text!r}")
 
 
 def _decoded(decode: object) -> object:

@@ -67,10 +67,10 @@ def _splice(random: Random, data: bytes, words: Sequence[bytes], other: bytes) -
 
 def _swap(random: Random, data: bytes, words: Sequence[bytes], other: bytes) -> bytes:
     """Put a word in the place of another one that is there."""
-    found = [word for word in random.sample(list(words), min(len(words), 12)) if word in data]
-    if not found:
+    present = [word for word in random.sample(list(words), min(len(words), 12)) if word in data]
+    if not present:
         return _insert(random, data, words, other)
-    return data.replace(random.choice(found), random.choice(words), random.choice((1, -1)))
+    return data.replace(random.choice(present), random.choice(words), random.choice((1, -1)))
 
 
 def _number(random: Random, data: bytes, words: Sequence[bytes], other: bytes) -> bytes:

@@ -32,11 +32,11 @@ def running(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[by
         process = subprocess.Popen(command, stdout=output, stderr=output, preexec_fn=limit_files)
     try:
         deadline = time.monotonic() + 60
-        while not (found := LISTENING.search(log.read_text())):
+        while not (match := LISTENING.search(log.read_text())):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)
-        yield process, int(found[1]), log
+        yield process, int(match[1]), log
     finally:
         process.terminate()
         assert process.wait(60) == 0

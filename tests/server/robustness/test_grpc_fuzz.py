@@ -40,7 +40,9 @@ async def test_what_is_right_is_not_refused(tmp_path: Path) -> None:
 
 async def test_a_conversation_may_be_cut_anywhere(tmp_path: Path) -> None:
     random = Random(8)
-    conversation = min((grpc_input.conversation(random) for _ in range(20)), key=lambda one: abs(len(one) - 1500))
+    conversation = min(
+        (grpc_input.conversation(random) for _ in range(20)), key=lambda talk_bytes: abs(len(talk_bytes) - 1500)
+    )
     async with fuzz_server(tmp_path) as place:
         whole = await talk(GrpcFuzzServer(place), [conversation])
         assert whole[0]

@@ -31,11 +31,11 @@ ODD_NUMBERS = [2**64, 1.5, "16", None, True, [16]]
 
 @pytest.fixture
 def owned() -> Iterator[Object]:
-    one = Object(create=True, size=SIZE)
-    one.buf[:] = Random(1).randbytes(SIZE)
-    yield one
-    one.close()
-    one.unlink()
+    region = Object(create=True, size=SIZE)
+    region.buf[:] = Random(1).randbytes(SIZE)
+    yield region
+    region.close()
+    region.unlink()
 
 
 def regions_of(owned: Object) -> SharedMemory:
@@ -47,11 +47,11 @@ def regions_of(owned: Object) -> SharedMemory:
 
 def window(random: Random, odd: bool) -> dict[str, Any]:
     numbers = [*NUMBERS, *ODD_NUMBERS] if odd else NUMBERS
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for key, values in (("region", REGIONS), ("byte_size", numbers), ("offset", numbers)):
         if random.random() < 0.9:
-            found[f"shared_memory_{key}"] = random.choice(values)
-    return found
+            parameters[f"shared_memory_{key}"] = random.choice(values)
+    return parameters
 
 
 def disturb(random: Random, owned: Object, regions: SharedMemory) -> None:

@@ -328,9 +328,9 @@ def test_a_long_id_comes_back(explicit: ConchProcess) -> None:
 
 def absurd_messages() -> dict[str, Any]:
     def message(**fields: Any) -> Any:
-        one = service_pb2.ModelInferRequest(model_name="echo", raw_input_contents=[bytes(4)])
-        one.inputs.add(**{"name": "INPUT0", "datatype": "FP32", "shape": [1], **fields})
-        return one
+        request = service_pb2.ModelInferRequest(model_name="echo", raw_input_contents=[bytes(4)])
+        request.inputs.add(**{"name": "INPUT0", "datatype": "FP32", "shape": [1], **fields})
+        return request
 
     many, outputs, parameters = message(), message(), message()
     for i in range(20_000):

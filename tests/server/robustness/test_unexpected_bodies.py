@@ -52,9 +52,9 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         (folder / "keys").chmod(0o600)
         flags.append(f"--api-key-file={folder / 'keys'}")
     with ConchProcess(folder / "models", *flags, log=folder / "log") as server:
-        found = re.search(r"Started OpenAI Service at 127\.0\.0\.1:(\d+)", server.text)
-        assert found is not None
-        server.ports["openai"] = int(found[1])
+        match = re.search(r"Started OpenAI Service at 127\.0\.0\.1:(\d+)", server.text)
+        assert match is not None
+        server.ports["openai"] = int(match[1])
         yield server
 
 
@@ -113,11 +113,11 @@ def call(server: ConchProcess, method: str, size: int) -> int:
     with socket.create_connection(("127.0.0.1", server.ports["grpc"]), timeout=30) as connection:
         connection.sendall(h2.OPEN + head + data)
         received = b""
-        while (found := re.search(rb"grpc-status.(\d+)", received, re.DOTALL)) is None:
+        while (match := re.search(rb"grpc-status.(\d+)", received, re.DOTALL)) is None:
             data = connection.recv(MIB)
             assert data, received
             received += data
-    return int(found[1])
+    return int(match[1])
 
 
 @pytest.mark.parametrize("method", SMALL_CALLS)

@@ -149,10 +149,10 @@ def read_answers(data: bytes, methods: Sequence[bytes]) -> list[Answer]:
         if rest.startswith(_CONTINUE):
             rest = rest[len(_CONTINUE) :]
             continue
-        head, found, rest = rest.partition(b"\r\n\r\n")
+        head, separator, rest = rest.partition(b"\r\n\r\n")
         lines = head.split(b"\r\n")
         version, _, status = lines[0].partition(b" ")
-        if not found or version != b"HTTP/1.1" or not status[:3].isdigit():
+        if not separator or version != b"HTTP/1.1" or not status[:3].isdigit():
             raise Finding(f"no response: {head[:200]!r}")
         headers = {}
         for line in lines[1:]:

@@ -15,10 +15,10 @@ def test_errors_and_shares_are_those_of_the_cases() -> None:
     data = {
         "families": {"a": {"cases": [case(10, 10), case(11, 10)]}, "b": {"cases": [case(20, 40), {"predicted": {}}]}}
     }
-    found = summary(data)
-    assert (found["a"][0], round(found["a"][1], 3), found["a"][2]) == (2, 0.05, 1.0)
-    assert (found["b"][0], found["b"][1], found["b"][2]) == (1, 0.5, 0.0)
-    assert (found["all"][0], round(found["all"][1], 3), round(found["all"][2], 3)) == (3, 0.1, 0.667)
+    by_family = summary(data)
+    assert (by_family["a"][0], round(by_family["a"][1], 3), by_family["a"][2]) == (2, 0.05, 1.0)
+    assert (by_family["b"][0], by_family["b"][1], by_family["b"][2]) == (1, 0.5, 0.0)
+    assert (by_family["all"][0], round(by_family["all"][1], 3), round(by_family["all"][2], 3)) == (3, 0.1, 0.667)
 
 
 def test_the_picture_has_each_measured_case() -> None:

@@ -27,17 +27,17 @@ def _run(instances: int, *figures: tuple[float, float]) -> list[Any]:
 def test_the_best_configuration_within_the_constraint_is_taken() -> None:
     variants = {"a": _run(1, (100, 50)), "b": _run(2, (200, 90)), "c": _run(3, (300, 101))}
 
-    found = best_of_checkpoint({"ResultManager.results": {"_results": {MODEL: variants}}}, 100, 9)
+    result = best_of_checkpoint({"ResultManager.results": {"_results": {MODEL: variants}}}, 100, 9)
 
-    assert found.trials == 3
-    assert found.config == {"maxBatchSize": 4, "instanceGroup": [{"count": 2}]}
+    assert result.trials == 3
+    assert result.config == {"maxBatchSize": 4, "instanceGroup": [{"count": 2}]}
 
 
 def test_no_configuration_within_the_constraint_is_stated() -> None:
-    found = best_of_checkpoint({"ResultManager.results": {"_results": {MODEL: {"a": _run(1, (100, 50))}}}}, 10, 9)
+    result = best_of_checkpoint({"ResultManager.results": {"_results": {MODEL: {"a": _run(1, (100, 50))}}}}, 10, 9)
 
-    assert found.config is None
-    assert found.note == "none within the constraint"
+    assert result.config is None
+    assert result.note == "none within the constraint"
 
 
 def test_the_table_states_gains_within_rounds() -> None:

@@ -38,17 +38,17 @@ def write_python(root: Path, name: str, config: str = TENSORS, code: str = ECHO)
     return write(root / name / "config.pbtxt", f'backend: "python"\n{dedent(config).lstrip()}').parent
 
 
-def found(*paths: Path) -> list[Finding]:
+def findings_of(*paths: Path) -> list[Finding]:
     """What the check finds."""
     return list(check_paths(paths).findings)
 
 
 def ids(*paths: Path) -> list[str]:
     """The rules that are broken, by file and line."""
-    return [finding.rule.id for finding in found(*paths)]
+    return [finding.rule.id for finding in findings_of(*paths)]
 
 
-def one(*paths: Path) -> Finding:
+def only_finding(*paths: Path) -> Finding:
     """The only thing that the check finds."""
-    (finding,) = found(*paths)
+    (finding,) = findings_of(*paths)
     return finding

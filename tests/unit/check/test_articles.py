@@ -11,7 +11,7 @@ import pytest
 
 from conch.check.check_paths import check_paths
 from conch.check.finding import Finding
-from tests.unit.check.repository import found, write
+from tests.unit.check.repository import findings_of, write
 
 ARTICLES = Path(__file__).parent / "articles"
 # Number of the mistake, file, rule, line, part of the message, part of the remedy.
@@ -87,20 +87,20 @@ def test_every_other_finding_is_meant(findings: list[Finding]) -> None:
 
 
 def test_a_single_file_of_an_article() -> None:
-    assert [finding.rule.id for finding in found(ARTICLES / "s0" / "tunnel.sh")] == ["tunnel-public"]
+    assert [finding.rule.id for finding in findings_of(ARTICLES / "s0" / "tunnel.sh")] == ["tunnel-public"]
 
 
 def test_code_blocks_of_a_page(tmp_path: Path) -> None:
     code = (ARTICLES / "s2" / "main.tf").read_text()
     page = write(tmp_path / "page.md", f"The variable:\n\n- environment:\n- shm-size\n\n```hcl\n{code}```\n")
-    assert [(finding.rule.id, finding.place.line) for finding in found(page)] == [("shm-variable", 6 + 16)]
+    assert [(finding.rule.id, finding.place.line) for finding in findings_of(page)] == [("shm-variable", 6 + 16)]
 
 
 def test_a_page_whose_prose_names_another_image_than_its_code_block(tmp_path: Path) -> None:
     code = (ARTICLES / "s2" / "main.tf").read_text().replace("shm-size", "size")
     prose = (ARTICLES / "s2" / "README.md").read_text()
     page = write(tmp_path / "page.md", f"```hcl\n{code}```\n\n{prose}")
-    (finding,) = found(page)
+    (finding,) = findings_of(page)
     assert (finding.rule.id, finding.place.line) == ("image-tag", 1 + 14)
     assert finding.message.startswith("nvcr.io/nvidia/tritonserver:24.06-vllm-python-py3 is deployed, but the text")
     assert finding.what_to_do == "Use the same tag in both."
@@ -114,4 +114,4 @@ def test_a_page_that_names_the_image_of_its_code_block_and_others(tmp_path: Path
     text = "Replace `nvcr.io/nvidia/tritonserver:24.02-py3` by `nvcr.io/nvidia/tritonserver:24.06-py3`.\n"
     other = "```sh\ndocker run nvcr.io/nvidia/tritonserver:23.01-py3\n```\n"
     write(tmp_path / "page.md", text + code + other)
-    assert found(tmp_path) == []
+    assert findings_of(tmp_path) == []

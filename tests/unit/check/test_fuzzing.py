@@ -10,7 +10,7 @@ import pytest
 
 from conch.check.check_paths import check_paths
 from conch.check.models.config import check_config
-from tests.unit.check.repository import ECHO, TENSORS, found, ids, one, write, write_python
+from tests.unit.check.repository import ECHO, TENSORS, findings_of, ids, only_finding, write, write_python
 from tests.unit.check.test_known_mistakes import PIPELINE, POSTPROCESS
 
 CONFIG = """
@@ -80,7 +80,7 @@ def test_hostile_files_take_bounded_time(name: str, tmp_path: Path) -> None:
 def test_pipes_are_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     write(tmp_path / "run.sh", "tritonserver --model-repository=/models\n")
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert (finding.rule.id, finding.message) == ("file-unchecked", "pipe.yaml is not a regular file")
 
 
@@ -88,20 +88,20 @@ def test_a_query_that_is_nested_too_deeply(tmp_path: Path) -> None:
     pytest.importorskip("promql_parser")
     query = "(" * 2000 + "up" + ")" * 2000
     write(tmp_path / "rules.yaml", f"groups:\n- name: a\n  rules:\n  - alert: A\n    expr: {query} > 1\n")
-    assert "nested too deeply" in one(tmp_path).message
+    assert "nested too deeply" in only_finding(tmp_path).message
 
 
 def test_commands_that_follow_each_other(tmp_path: Path) -> None:
     # Each is read once: following every one to the end of the file would take minutes.
     write(tmp_path / "run.sh", "conch serve \\\n" * 30_000 + "conch serve --no-such-flag\n")
-    assert [finding.rule.id for finding in found(tmp_path)] == ["flag-unknown"]
+    assert [finding.rule.id for finding in findings_of(tmp_path)] == ["flag-unknown"]
 
 
 def test_a_model_file_that_is_a_pipe(tmp_path: Path) -> None:
     write(tmp_path / "m" / "config.pbtxt", 'backend: "onnxruntime"')
     (tmp_path / "m" / "1").mkdir()
     os.mkfifo(tmp_path / "m" / "1" / "model.onnx")
-    assert one(tmp_path).rule.id == "file-unreadable"
+    assert only_finding(tmp_path).rule.id == "file-unreadable"
 
 
 VLLM = {"config.pbtxt": b'backend: "vllm"', "1/model.json": b'{"model": "."}'}
@@ -135,7 +135,7 @@ def test_a_file_of_a_language_model_that_is_a_pipe(name: str, tmp_path: Path) ->
         write(tmp_path / "m" / file, contents)
     (tmp_path / "m" / "1" / name).unlink(missing_ok=True)
     os.mkfifo(tmp_path / "m" / "1" / name)
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert (finding.rule.id, finding.place.path.name) == ("file-unreadable", name)
 
 
@@ -149,7 +149,7 @@ def test_other_models_are_read_only_for_ensembles(tmp_path: Path, monkeypatch: p
         return check_config(path)
 
     monkeypatch.setattr("conch.check.check_paths.check_config", spy)
-    assert found(tmp_path / "a") == []
+    assert findings_of(tmp_path / "a") == []
     assert checked == ["a"]
 
 

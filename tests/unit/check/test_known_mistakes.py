@@ -4,7 +4,7 @@ from pathlib import Path
 
 from conch.check.command import check
 from tests.support.packages import require
-from tests.unit.check.repository import found, ids, one, write, write_python
+from tests.unit.check.repository import findings_of, ids, only_finding, write, write_python
 
 PIPELINE = """
 import json
@@ -77,12 +77,12 @@ def preprocess(root: Path, batching: str) -> Path:
 def test_a_scheduler_written_as_a_list(tmp_path: Path) -> None:
     path = write_python(tmp_path, "m") / "config.pbtxt"
     write(path, path.read_text() + "max_batch_size: 8\ndynamic_batching [ { max_queue_delay_microseconds: 100 } ]\n")
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert (finding.rule.id, finding.place.line, finding.place.column) == ("config-syntax", 5, 18)
     assert "write `dynamic_batching { … }`" in finding.message
     assert check(["--fix", str(tmp_path)]) == 0
     assert "\ndynamic_batching { max_queue_delay_microseconds: 100 }\n" in path.read_text()
-    assert found(tmp_path) == []
+    assert findings_of(tmp_path) == []
 
 
 def test_the_list_is_fixed_over_several_lines(tmp_path: Path) -> None:
@@ -91,15 +91,15 @@ def test_the_list_is_fixed_over_several_lines(tmp_path: Path) -> None:
         path, path.read_text() + "max_batch_size: 8\ndynamic_batching [\n  {\n    preferred_batch_size: [ 4 ]\n  }\n]\n"
     )
     assert check(["--fix", str(tmp_path)]) == 0
-    assert found(tmp_path) == []
+    assert findings_of(tmp_path) == []
 
 
 def test_a_model_that_drops_the_batch_axis(tmp_path: Path) -> None:
     require("cv2")
     preprocess(tmp_path, "dynamic_batching { }")
-    by_rule = {finding.rule.id: finding for finding in found(tmp_path)}
+    by_rule = {finding.rule.id: finding for finding in findings_of(tmp_path)}
     assert by_rule.keys() == {"python-batch-axis", "python-first-item", "python-image-limit"}
-    assert [finding.message for finding in found(tmp_path) if finding.rule.id == "python-batch-axis"] == [
+    assert [finding.message for finding in findings_of(tmp_path) if finding.rule.id == "python-batch-axis"] == [
         "output 'IMAGE' has 3 dimensions, but 4 are declared: [batch, 3, 640, 640]; max_batch_size is 8",
         "output 'ORIGINAL_SHAPE' has 1 dimension, but 2 are declared: [batch, 2]; max_batch_size is 8",
     ]
@@ -122,7 +122,7 @@ def test_boxes_of_a_batch_together_and_two_names_for_eighty_classes(tmp_path: Pa
         """,
         POSTPROCESS,
     )
-    by_rule = {finding.rule.id: finding.message for finding in found(tmp_path)}
+    by_rule = {finding.rule.id: finding.message for finding in findings_of(tmp_path)}
     assert by_rule.keys() == {"python-batch-axis", "python-batch-nms", "python-class-count"}
     assert by_rule["python-batch-nms"] == "non_max_suppression receives input 'DETECTIONS' of a whole request"
     assert by_rule["python-class-count"].startswith("2 class names for 80 classes")
@@ -132,7 +132,7 @@ def test_an_image_tag_that_the_text_does_not_know(tmp_path: Path) -> None:
     write_python(tmp_path / "models", "m")
     write(tmp_path / "chart" / "values.yaml", 'image:\n  repository: example.org/server\n  tag: "24.06-py3"\n')
     readme = write(tmp_path / "README.md", "The image is `example.org/server:24.02-py3`.\n")
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert finding.rule.id == "image-tag"
     assert finding.message == (
         "example.org/server:24.06-py3 is deployed, but the text names example.org/server:24.02-py3"
@@ -140,7 +140,7 @@ def test_an_image_tag_that_the_text_does_not_know(tmp_path: Path) -> None:
     assert (finding.place.path.name, finding.place.line, finding.place.column) == ("values.yaml", 3, 9)
     assert finding.related[0].place.path == readme
     write(readme, "The image is `example.org/server:24.06-py3`.\n")
-    assert found(tmp_path) == []
+    assert findings_of(tmp_path) == []
 
 
 def test_the_size_of_shared_memory_as_a_variable(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_metric_as_a_class_and_a_plug_in_of_metrics(tmp_path: Path) -> None:
         """,
     )
     write(tmp_path / "serve.sh", "tritonserver --model-repository=/m --metrics-config custom_metrics=/m/metrics.so\n")
-    assert [(finding.rule.id, finding.place.line) for finding in found(tmp_path)] == [
+    assert [(finding.rule.id, finding.place.line) for finding in findings_of(tmp_path)] == [
         ("python-metric-class", 4),
         ("flag-value", 1),
     ]
@@ -171,6 +171,6 @@ def test_a_metric_as_a_class_and_a_plug_in_of_metrics(tmp_path: Path) -> None:
 
 def test_a_flag_that_triton_never_had(tmp_path: Path) -> None:
     write(tmp_path / "serve.sh", "#!/bin/sh\ntritonserver \\\n  --model-repository=/models \\\n  --cpu-only\n")
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert (finding.rule.id, finding.place.line, finding.place.column) == ("flag-unknown", 4, 3)
     assert finding.message.startswith("unknown flag '--cpu-only'")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.packages import require
-from tests.unit.check.repository import ECHO, TENSORS, found, write, write_python
+from tests.unit.check.repository import ECHO, TENSORS, findings_of, write, write_python
 
 ROOT = Path(__file__).parents[3]
 EIGHT = "max_batch_size: 8" + TENSORS
@@ -69,7 +69,7 @@ def nms(rows):
 
 def test_the_examples_are_clean() -> None:
     require("cv2")
-    findings = found(ROOT / "examples")
+    findings = findings_of(ROOT / "examples")
     # One needs the package beside it, which brings its backend, to be installed first; one is a template without the
     # weights, which its README tells how to add.
     unfinished = ("third_party_backend", "new/llm")
@@ -79,14 +79,14 @@ def test_the_examples_are_clean() -> None:
 
 def test_the_files_of_this_project_are_clean() -> None:
     require("helm_python")
-    assert [finding for folder in ("deploy", "docs") for finding in found(ROOT / folder)] == []
+    assert [finding for folder in ("deploy", "docs") for finding in findings_of(ROOT / folder)] == []
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_valid_forms(form: str, tmp_path: Path) -> None:
     write_python(tmp_path, "m", EIGHT, FORMS[form])
     write(tmp_path / "m" / "1" / "mine.py", "class Model:\n    pass\n")
-    assert found(tmp_path) == []
+    assert findings_of(tmp_path) == []
 
 
 def test_control_and_state_tensors_are_inputs_and_outputs(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_control_and_state_tensors_are_inputs_and_outputs(tmp_path: Path) -> Non
         1,
     )
     write_python(tmp_path, "m", config, code)
-    assert found(tmp_path) == []
+    assert findings_of(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -126,4 +126,4 @@ def test_control_and_state_tensors_are_inputs_and_outputs(tmp_path: Path) -> Non
 def test_valid_files_beside_a_repository(name: str, text: str, tmp_path: Path) -> None:
     write_python(tmp_path / "models", "m")
     write(tmp_path / name, text)
-    assert found(tmp_path) == []
+    assert findings_of(tmp_path) == []

@@ -8,7 +8,7 @@ import pytest
 
 from conch.check.check_paths import check_paths
 from tests.support.models import tensor, write_ensemble, write_identity
-from tests.unit.check.repository import TENSORS, found, ids, one, write, write_python
+from tests.unit.check.repository import TENSORS, findings_of, ids, only_finding, write, write_python
 
 FRAMEWORKS = ("onnxruntime", "torch", "openvino", "grpc", "uvloop", "cv2")
 
@@ -22,7 +22,7 @@ def pipeline(root: Path, *dims: int) -> None:
 
 def test_both_sides_of_a_mismatch_are_shown(tmp_path: Path) -> None:
     pipeline(tmp_path, 5)
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert finding.rule.id == "ensemble-contract"
     assert "step 0, output of model 'first', 'OUTPUT0' FP32[4]" in finding.message
     assert "step 1, input of model 'second', 'INPUT0' FP32[5]" in finding.message
@@ -32,7 +32,7 @@ def test_both_sides_of_a_mismatch_are_shown(tmp_path: Path) -> None:
 
 def test_a_valid_ensemble(tmp_path: Path) -> None:
     pipeline(tmp_path, 4)
-    assert found(tmp_path) == []
+    assert findings_of(tmp_path) == []
 
 
 def test_an_unreadable_model_leaves_its_ensemble_unchecked(tmp_path: Path) -> None:

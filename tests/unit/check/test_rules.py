@@ -75,7 +75,7 @@ def executes(body: str, config: str = TENSORS) -> Callable[[Path], object]:
     return python(config, f"{head}    def execute(self, requests):\n{lines}")
 
 
-def each(expression: str) -> str:
+def per_request(expression: str) -> str:
     """The body of an `execute` that gives this array as OUT."""
     return (
         "responses = []\nfor request in requests:\n"
@@ -202,19 +202,19 @@ BROKEN: list[tuple[str, Callable[[Path], object]]] = [
     ("python-return", executes("return []", TENSORS + "model_transaction_policy { decoupled: true }")),
     (
         "python-response-count",
-        executes(each("array").replace("    array", "    if not request:\n        continue\n    array", 1)),
+        executes(per_request("array").replace("    array", "    if not request:\n        continue\n    array", 1)),
     ),
-    ("python-response-count", executes(each("array").replace("\nreturn", "\n    return"))),
+    ("python-response-count", executes(per_request("array").replace("\nreturn", "\n    return"))),
     ("python-sender", executes(SENDS)),
     ("python-api", executes("return [pb_utils.InferResponse([]) for request in requests]")),
     ("python-input", python(TENSORS, ECHO.replace('"IN"', '"INPUT"'))),
     ("python-output-missing", python(LAST)),
-    ("python-datatype", executes(each("array.astype(np.float64)"))),
-    ("python-datatype", executes(each("np.zeros((4,))"))),
-    ("python-batch-axis", executes(each("np.zeros((4,), dtype=np.float32)"), EIGHT)),
-    ("python-rank", executes(each("array.reshape(2, 2)"))),
-    ("python-first-item", executes(each("np.stack([array[0]])"), EIGHT)),
-    ("python-batch-nms", executes(each("batched_nms(array)"), EIGHT)),
+    ("python-datatype", executes(per_request("array.astype(np.float64)"))),
+    ("python-datatype", executes(per_request("np.zeros((4,))"))),
+    ("python-batch-axis", executes(per_request("np.zeros((4,), dtype=np.float32)"), EIGHT)),
+    ("python-rank", executes(per_request("array.reshape(2, 2)"))),
+    ("python-first-item", executes(per_request("np.stack([array[0]])"), EIGHT)),
+    ("python-batch-nms", executes(per_request("batched_nms(array)"), EIGHT)),
     ("python-class-count", executes('names = ["a", "b"]\nreturn [names[int(r.flags())] for r in requests]', ROWS)),
     ("python-image-limit", python(TENSORS, LARGE)),
     ("python-print", executes("print(requests)\nreturn [pb_utils.InferenceResponse([]) for request in requests]")),

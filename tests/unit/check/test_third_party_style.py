@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conch.check.finding import Severity
-from tests.unit.check.repository import ECHO, found, write
+from tests.unit.check.repository import ECHO, findings_of, write
 
 IMAGE = 'input [ { name: "IN" data_type: TYPE_FP32 format: FORMAT_NCHW dims: [ 3, 224, 224 ] } ]'
 SCORES = 'output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1000 ] } ]'
@@ -266,7 +266,7 @@ def test_configurations(name: str, tmp_path: Path) -> None:
     write(tmp_path / "m" / "1" / "model.py", ECHO)
     assert [
         (finding.rule.id, finding.message)
-        for finding in found(tmp_path)
+        for finding in findings_of(tmp_path)
         if finding.rule.severity is not Severity.NOTICE
     ] == []
 
@@ -276,7 +276,7 @@ def test_files(name: str, tmp_path: Path) -> None:
     write(tmp_path / name, FILES[name])
     assert [
         (finding.rule.id, finding.message)
-        for finding in found(tmp_path)
+        for finding in findings_of(tmp_path)
         if finding.rule.severity is not Severity.NOTICE
     ] == []
 
@@ -287,6 +287,6 @@ def test_all_files_together(tmp_path: Path) -> None:
     write(tmp_path / "GUIDE.md", "Another folder's images are none of its business.\n")
     assert [
         (finding.rule.id, finding.message)
-        for finding in found(tmp_path)
+        for finding in findings_of(tmp_path)
         if finding.rule.severity is not Severity.NOTICE
     ] == []

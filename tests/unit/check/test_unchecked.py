@@ -16,7 +16,7 @@ from conch.check.check_paths import check_paths
 from conch.check.command import check
 from conch.check.deployment import schema
 from conch.check.finding import Severity
-from tests.unit.check.repository import found, ids, one, write
+from tests.unit.check.repository import findings_of, ids, only_finding, write
 
 DEPLOYMENT = """
 apiVersion: apps/v1
@@ -147,7 +147,7 @@ UNCHECKED = [
 def test_files_that_are_not_text(name: str, contents: bytes, message: str, tmp_path: Path) -> None:
     path = write(tmp_path / name, contents)
     for checked in (tmp_path, path):
-        finding = one(checked)
+        finding = only_finding(checked)
         assert (finding.rule.id, finding.message) == ("file-unchecked", f"{name} {message}")
 
 
@@ -156,7 +156,7 @@ def test_links_that_form_a_loop(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").symlink_to("a.yaml")
     (tmp_path / "up").symlink_to(tmp_path)
     (tmp_path / "gone.md").symlink_to("nothing")
-    assert [finding.message for finding in found(tmp_path)] == [
+    assert [finding.message for finding in findings_of(tmp_path)] == [
         "a.yaml cannot be read: Too many levels of symbolic links",
         "b.yaml cannot be read: Too many levels of symbolic links",
         "gone.md cannot be read: No such file or directory",
@@ -195,7 +195,7 @@ SYNTAX = [
 @pytest.mark.parametrize(("name", "text", "line", "message"), SYNTAX, ids=range(len(SYNTAX)))
 def test_files_with_errors_of_syntax(name: str, text: str, line: int, message: str, tmp_path: Path) -> None:
     write(tmp_path / name, text.encode())
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert (finding.rule.id, finding.place.line) == ("file-syntax", line)
     assert finding.message.startswith(f"{name}: {message}")
 
@@ -211,12 +211,12 @@ def test_files_with_errors_of_syntax(name: str, text: str, line: int, message: s
 )
 def test_templates_are_omitted(text: str, tmp_path: Path) -> None:
     write(tmp_path / "a.yaml", text)
-    assert found(tmp_path) == []
+    assert findings_of(tmp_path) == []
 
 
 def test_tags_of_other_programs(tmp_path: Path) -> None:
     write(tmp_path / "compose.override.yaml", "services:\n  a:\n    image: a:1\n    ports: !reset []\n")
-    assert [(finding.rule.id, finding.rule.severity) for finding in found(tmp_path)] == [
+    assert [(finding.rule.id, finding.rule.severity) for finding in findings_of(tmp_path)] == [
         ("file-unchecked", Severity.NOTICE)
     ]
 

@@ -64,11 +64,11 @@ def test_the_status_follows_the_servers_answer(
 def test_metadata_are_asked_for_where_the_server_is_ready(
     answering: Callable[..., tuple[int, list[bytes]]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found, denied = b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 401 Unauthorized\r\n\r\n"
-    port, requests = answering(found, found)
+    ready, denied = b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 401 Unauthorized\r\n\r\n"
+    port, requests = answering(ready, ready)
     assert health(["--metadata", f"--port={port}"]) == 0
     assert requests == [b"GET /v2/health/ready HTTP/1.1", b"GET /v2 HTTP/1.1"]
-    port, _ = answering(found, denied)
+    port, _ = answering(ready, denied)
     assert health(["--metadata", f"--port={port}"]) == 1
     port, requests = answering(denied)
     assert health(["--metadata", f"--port={port}"]) == 1

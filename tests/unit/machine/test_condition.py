@@ -32,12 +32,12 @@ def test_step_of_the_clock_is_seen_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kib", "found"), [(0, ""), (1024, ""), (100 * 1024, "100 MiB of this process are swapped out")]
+    ("kib", "message"), [(0, ""), (1024, ""), (100 * 1024, "100 MiB of this process are swapped out")]
 )
-def test_swapped_pages(tmp_path: Path, kib: int, found: str) -> None:
+def test_swapped_pages(tmp_path: Path, kib: int, message: str) -> None:
     status = tmp_path / "status"
     status.write_text(f"Name:\tconch\nVmSwap:\t{kib} kB\n")
-    assert condition.swapped(status) == found
+    assert condition.swapped(status) == message
     assert condition.swapped(tmp_path / "none") == ""
 
 

@@ -197,11 +197,11 @@ def test_a_chat_is_read_alike() -> None:
     )
     expected = read_chat(body)
     meta, (rest, messages) = large_openai.split_chat(body)
-    found = read_chat(rest, messages, meta["ignored"])
-    assert found.ignored == expected.ignored
-    assert [field.name for field in found.ignored] == ["messages[].content[].colour"]
-    assert orjson.loads(bytes(found.messages)) == expected.messages
-    assert (found.model, found.params) == (expected.model, expected.params)
+    chat = read_chat(rest, messages, meta["ignored"])
+    assert chat.ignored == expected.ignored
+    assert [field.name for field in chat.ignored] == ["messages[].content[].colour"]
+    assert orjson.loads(bytes(chat.messages)) == expected.messages
+    assert (chat.model, chat.params) == (expected.model, expected.params)
 
 
 @pytest.mark.parametrize("prompt", ["é", ["a", "b"], [1, 2], [[1, 2], [3]]])

@@ -20,9 +20,9 @@ def target(of: TargetModel, protocol: Protocol = Protocol.HTTP) -> BenchTarget:
 
 
 def fixed(of: BenchTarget, settings: InputSettings) -> list[PreparedRequest]:
-    found = build_source(of, settings).fixed
-    assert found is not None
-    return found
+    requests = build_source(of, settings).fixed
+    assert requests is not None
+    return requests
 
 
 def script(of: BenchTarget, settings: InputSettings, session: int = 0) -> list[PreparedRequest]:
@@ -31,10 +31,10 @@ def script(of: BenchTarget, settings: InputSettings, session: int = 0) -> list[P
 
 
 def all_of(script: Script) -> list[PreparedRequest]:
-    found = []
+    requests = []
     while (request := script.next(None)) is not None:
-        found.append(request)
-    return found
+        requests.append(request)
+    return requests
 
 
 def decoded(request: PreparedRequest) -> InferRequest:
@@ -44,5 +44,5 @@ def decoded(request: PreparedRequest) -> InferRequest:
     headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
     given = headers.get("inference-header-content-length")
     length = read_header_length(given.encode() if given is not None else None, len(request.body))
-    found, _ = decode_request("m", None, request.body, length)
-    return found
+    message, _ = decode_request("m", None, request.body, length)
+    return message

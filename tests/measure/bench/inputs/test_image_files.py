@@ -25,9 +25,9 @@ def folder(tmp_path: Path) -> Path:
 
 def pixels(folder: Path, form: TensorMetadata, **more: Any) -> list[np.ndarray]:
     made = target(model(form, batch=4))
-    found = [decoded(request) for request in fixed(made, InputSettings(images=str(folder), **more))]
+    requests = [decoded(request) for request in fixed(made, InputSettings(images=str(folder), **more))]
     dtype = {"FP32": "<f4", "FP16": "<f2", "UINT8": "u1"}[form.datatype]
-    return [np.frombuffer(request.inputs[0].data, dtype).reshape(request.inputs[0].shape) for request in found]
+    return [np.frombuffer(request.inputs[0].data, dtype).reshape(request.inputs[0].shape) for request in requests]
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_pixels_have_the_layout_of_the_model(folder: Path, layout: str, shape: t
     [("unit", [1, 0, 0]), ("signed", [1, -1, -1]), ("none", [255, 0, 0]), ("imagenet", [2.25, -2.04, -1.8])],
 )
 def test_normalisations(folder: Path, how: str, red: list[float]) -> None:
-    found = pixels(folder, TensorMetadata("IMAGE", "FP32", (-1, 3, 2, 2)), normalization=how)[0]
-    assert found[0, :, 0, 0].tolist() == pytest.approx(red, abs=0.01)
+    image = pixels(folder, TensorMetadata("IMAGE", "FP32", (-1, 3, 2, 2)), normalization=how)[0]
+    assert image[0, :, 0, 0].tolist() == pytest.approx(red, abs=0.01)
 
 
 def test_variable_sizes_need_a_shape_and_bytes_are_not_normalised(folder: Path) -> None:

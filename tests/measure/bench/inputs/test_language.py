@@ -49,9 +49,9 @@ def words(server: ConchProcess) -> BenchTarget:
 
 
 def fixed(target: BenchTarget, settings: InputSettings) -> list[PreparedRequest]:
-    found = build_source(target, settings).fixed
-    assert found is not None
-    return found
+    requests = build_source(target, settings).fixed
+    assert requests is not None
+    return requests
 
 
 def usage(target: BenchTarget, request: PreparedRequest) -> tuple[int, int]:

@@ -38,8 +38,8 @@ def numbers(request: InferRequest) -> Any:
 
 
 def test_flat_lists_are_sent_in_turn(tmp_path: Path) -> None:
-    found = rows(tmp_path, MATRIX, {"data": [{"A": [1, 2, 3, 4]}, {"A": [[5, 6], [7, 8]]}]})
-    assert [numbers(request) for request in found] == [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]
+    requests = rows(tmp_path, MATRIX, {"data": [{"A": [1, 2, 3, 4]}, {"A": [[5, 6], [7, 8]]}]})
+    assert [numbers(request) for request in requests] == [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]
 
 
 def test_content_with_shape_and_base64(tmp_path: Path) -> None:
@@ -51,9 +51,9 @@ def test_content_with_shape_and_base64(tmp_path: Path) -> None:
             {"A": {"content": [1, 2, 3, 4, 5, 6]}},
         ]
     }
-    found = rows(tmp_path, OPEN, document, shapes={"A": (3, 2)})
-    assert [request.inputs[0].shape for request in found] == [(3, 1), (2, 3), (3, 2)]
-    assert numbers(found[1]) == [[0, 1, 2], [3, 4, 5]]
+    requests = rows(tmp_path, OPEN, document, shapes={"A": (3, 2)})
+    assert [request.inputs[0].shape for request in requests] == [(3, 1), (2, 3), (3, 2)]
+    assert numbers(requests[1]) == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_base64_beside_the_name(tmp_path: Path) -> None:
@@ -62,9 +62,9 @@ def test_base64_beside_the_name(tmp_path: Path) -> None:
 
 
 def test_rows_fill_a_batch_in_turn(tmp_path: Path) -> None:
-    found = rows(tmp_path, TEXT, {"data": [{"TEXT": [word]} for word in ("a", "b", "c")]}, batch_size=2)
-    assert [request.inputs[0].shape for request in found] == [(2, 1)] * 3
-    assert [unpack_bytes(request.inputs[0].data) for request in found] == [[b"a", b"b"], [b"b", b"c"], [b"c", b"a"]]
+    requests = rows(tmp_path, TEXT, {"data": [{"TEXT": [word]} for word in ("a", "b", "c")]}, batch_size=2)
+    assert [request.inputs[0].shape for request in requests] == [(2, 1)] * 3
+    assert [unpack_bytes(request.inputs[0].data) for request in requests] == [[b"a", b"b"], [b"b", b"c"], [b"c", b"a"]]
 
 
 def test_base64_texts_have_their_lengths(tmp_path: Path) -> None:
@@ -89,17 +89,17 @@ def test_streams_become_sequences(tmp_path: Path) -> None:
     settings = InputSettings(input_data=written(tmp_path, {"data": streams}))
     made = target(TEXT)
     for session, length in enumerate((4, 3, 2)):
-        found = [decoded(request) for request in script(made, settings, session)]
-        assert [unpack_bytes(request.inputs[0].data)[0] for request in found] == [b"%d" % at for at in range(length)]
-        assert len({request.correlation_id for request in found}) == 1
-        assert [bool(request.flags & SEQUENCE_START) for request in found] == [True] + [False] * (length - 1)
-        assert [bool(request.flags & SEQUENCE_END) for request in found] == [False] * (length - 1) + [True]
+        requests = [decoded(request) for request in script(made, settings, session)]
+        assert [unpack_bytes(request.inputs[0].data)[0] for request in requests] == [b"%d" % at for at in range(length)]
+        assert len({request.correlation_id for request in requests}) == 1
+        assert [bool(request.flags & SEQUENCE_START) for request in requests] == [True] + [False] * (length - 1)
+        assert [bool(request.flags & SEQUENCE_END) for request in requests] == [False] * (length - 1) + [True]
 
 
 def test_a_sequence_length_loops_over_the_stream(tmp_path: Path) -> None:
     path = written(tmp_path, {"data": [[{"TEXT": ["1"]}, {"TEXT": ["2"]}]]})
-    found = script(target(TEXT), InputSettings(input_data=path, sequence_length=Amount(5)))
-    assert [unpack_bytes(decoded(request).inputs[0].data)[0] for request in found] == [b"1", b"2", b"1", b"2", b"1"]
+    requests = script(target(TEXT), InputSettings(input_data=path, sequence_length=Amount(5)))
+    assert [unpack_bytes(decoded(request).inputs[0].data)[0] for request in requests] == [b"1", b"2", b"1", b"2", b"1"]
 
 
 def test_a_folder_has_a_file_for_each_tensor(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_recording_is_replayed_with_its_batches(tmp_path: Path) -> None:
         {"id": 3, "model_name": "m", "model_version": 1},
         tensor(3, '"a "quoted" text"', "1,1"),
     ]
-    found = rows(tmp_path, TEXT, trace)
-    assert [unpack_bytes(request.inputs[0].data) for request in found] == [[b"one", b"two"], [b'a "quoted" text']]
+    requests = rows(tmp_path, TEXT, trace)
+    assert [unpack_bytes(request.inputs[0].data) for request in requests] == [[b"one", b"two"], [b'a "quoted" text']]
     with pytest.raises(InputError, match="the trace has no tensors; record with the trace level TENSORS"):
         rows(tmp_path, TEXT, [{"id": 1, "model_name": "m"}])

@@ -72,8 +72,8 @@ class Raw(ExpectedAnswer):
         self.raw = raw
 
     def difference(self, answer: Answer) -> str:
-        found = service_pb2.ModelInferResponse.FromString(answer.body).raw_output_contents[0]
-        return "" if found == self.raw else f"{found!r} instead of {self.raw!r}"
+        content = service_pb2.ModelInferResponse.FromString(answer.body).raw_output_contents[0]
+        return "" if content == self.raw else f"{content!r} instead of {self.raw!r}"
 
 
 def request(model: str, value: int, stream: bool = False, expected: ExpectedAnswer | None = None, **parameters: int):

@@ -52,8 +52,8 @@ def measurement(users: int, *, requests: int = 4000, tokens: bool = False, seed:
     service = 1.05 if tokens else 0.008
     busy = max(1.0, users / 6)
     values = service * busy * rng.lognormal(0, 0.15, requests) + rng.exponential(service / 8, requests)
-    found = distribution(values)
-    rate = users / found.mean.value
+    times = distribution(values)
+    rate = users / times.mean.value
     window = requests / rate
     seconds = max(int(window) + 2, 12)
     warm = np.clip(np.arange(seconds) / 2, 0.2, 1)
@@ -66,7 +66,7 @@ def measurement(users: int, *, requests: int = 4000, tokens: bool = False, seed:
         outcomes={"ok": requests},
         errors=(),
         throughput=estimate(rate, 0.01),
-        latency=found,
+        latency=times,
         service_latency=distribution(values * 0.995),
         tokens=_tokens(rng, requests, rate, service) if tokens else None,
         received_bytes=requests * 400,
@@ -84,8 +84,8 @@ def measurement(users: int, *, requests: int = 4000, tokens: bool = False, seed:
         client=ClientHealth(2, 0.31, 0.6, 2e-5, 4e-4, 0.003, 0, 0.0, 0.01, 0.0, 0.02),
         series={
             "throughput": tuple((rate * warm * rng.normal(1, 0.02, seconds)).tolist()),
-            "p50": tuple((found.percentiles["50"].value / warm).tolist()),
-            "p99": tuple((found.percentiles["99"].value / warm * rng.normal(1, 0.1, seconds)).tolist()),
+            "p50": tuple((times.percentiles["50"].value / warm).tolist()),
+            "p99": tuple((times.percentiles["99"].value / warm * rng.normal(1, 0.1, seconds)).tolist()),
             "errors": (0.0,) * seconds,
             "in_flight": (float(users),) * seconds,
         },

@@ -70,11 +70,11 @@ def with_value(document: dict, value: object, *path) -> dict:
 
 def test_documents_of_version_1_are_read() -> None:
     """They have no figures of responses."""
-    found = from_json(
+    document = from_json(
         json.dumps(with_value(without(DOCUMENT, "measurements", 0, "responses"), 1, "schema_version")).encode()
     )
-    assert found.measurements[0].responses is None
-    assert found.measurements[0].requests == 50
+    assert document.measurements[0].responses is None
+    assert document.measurements[0].requests == 50
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ from tests.measure.bench.report.samples import HOSTILE, ab_certificate, certific
 def slower(document: Certificate, factor: float) -> Certificate:
     """Return a certificate whose latencies are longer by a factor."""
 
-    def scaled(each: Estimate) -> Estimate:
-        return Estimate(each.value * factor, each.low and each.low * factor, each.high and each.high * factor)
+    def scaled(figure: Estimate) -> Estimate:
+        return Estimate(figure.value * factor, figure.low and figure.low * factor, figure.high and figure.high * factor)
 
     measurements = []
     for level in document.measurements:
@@ -128,9 +128,9 @@ def test_runs_that_are_not_comparable_are_refused(base, change, message: str, tm
     ],
 )
 def test_what_questions_a_comparison_is_a_warning(base, change, message: str) -> None:
-    found = compare_runs(base, change(base))
-    assert found.obstacles == ()
-    assert any(message in warning.message for warning in found.warnings)
+    comparison = compare_runs(base, change(base))
+    assert comparison.obstacles == ()
+    assert any(message in warning.message for warning in comparison.warnings)
 
 
 def test_a_run_of_two_servers_is_compared_by_itself(tmp_path: Path, capsys) -> None:
@@ -181,10 +181,10 @@ def test_hostile_names_stay_texts(tmp_path: Path, monkeypatch, capsys) -> None:
 
 
 def test_repeated_levels_count_by_how_they_differ() -> None:
-    found = pooled([Estimate(9.0, 8.99, 9.01), Estimate(11.0, 10.99, 11.01)])
-    assert found is not None
-    assert found.value == 10
-    assert found.low == pytest.approx(10 - 12.706, abs=0.01)
+    mean = pooled([Estimate(9.0, 8.99, 9.01), Estimate(11.0, 10.99, 11.01)])
+    assert mean is not None
+    assert mean.value == 10
+    assert mean.low == pytest.approx(10 - 12.706, abs=0.01)
 
 
 def percentile(values: np.ndarray, p: float) -> Estimate:
@@ -207,13 +207,13 @@ def test_the_rate_of_false_alarms_is_as_stated(levels: int) -> None:
     run = certificate()
 
     def measured() -> Certificate:
-        found = []
+        levels_measured = []
         for document in usual:
             assert document.latency
             values = rng.lognormal(0, 0.4, requests)
             percentiles = {"50": percentile(values, 0.5), "95": percentile(values, 0.95)}
-            found.append(replace(document, latency=replace(document.latency, percentiles=percentiles)))
-        return replace(run, measurements=tuple(found))
+            levels_measured.append(replace(document, latency=replace(document.latency, percentiles=percentiles)))
+        return replace(run, measurements=tuple(levels_measured))
 
     conditions = [parse_condition("p50 > +0 %"), parse_condition("p95 > +0 %")]
     alarms = sum(

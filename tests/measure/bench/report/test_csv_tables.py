@@ -68,12 +68,12 @@ def test_percentiles_that_are_asked_for_are_columns() -> None:
 def test_the_long_form_has_exact_values_and_intervals() -> None:
     document = certificate(1, 5, tokens=True)
     rows = list(csv.DictReader(long_csv(document).splitlines()))
-    found = next(row for row in rows if (row["level"], row["quantity"]) == ("5", "ttft_p99"))
+    cells = next(row for row in rows if (row["level"], row["quantity"]) == ("5", "ttft_p99"))
     tokens = document.measurements[1].tokens
     assert tokens is not None
     assert tokens.first_token is not None
     expected = tokens.first_token.percentiles["99"]
-    assert [float(found[name]) for name in ("value", "low", "high")] == [expected.value, expected.low, expected.high]
+    assert [float(cells[name]) for name in ("value", "low", "high")] == [expected.value, expected.low, expected.high]
 
 
 def test_hostile_names_are_quoted() -> None:

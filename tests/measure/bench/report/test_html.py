@@ -30,16 +30,16 @@ MAX_BYTES = 300_000
 class Elements(HTMLParser):
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.elements.append((tag, dict(attrs)))
 
 
 def test_the_page_refers_to_nothing_outside() -> None:
     page = to_html(ab_certificate())
-    elements = Elements(page).found
+    elements = Elements(page).elements
     assert not [
         tag for tag, attributes in elements if tag in {"link", "img", "iframe"} or attributes.keys() & {"src", "href"}
     ]
@@ -55,7 +55,7 @@ def test_the_page_can_be_read_as_a_certificate(make, tmp_path: Path) -> None:
 
 
 def test_no_name_becomes_markup() -> None:
-    usual, hostile = (Elements(to_html(make())).found for make in (ab_certificate, hostile_certificate))
+    usual, hostile = (Elements(to_html(make())).elements for make in (ab_certificate, hostile_certificate))
     assert {tag for tag, _ in hostile} <= {tag for tag, _ in usual} | {"td"}
     assert sum(tag == "script" for tag, _ in hostile) == 1
     assert html.escape(HOSTILE, quote=False).partition("&#")[0] in to_html(hostile_certificate())
@@ -119,7 +119,7 @@ def test_a_browser_draws_the_plots(make, plots: int, tmp_path: Path) -> None:
     write_certificate("html", make(), tmp_path / "run.html")
     page, console = chromium(tmp_path / "run.html", tmp_path, "--dump-dom")
     assert console == ""
-    elements = Elements(page).found
+    elements = Elements(page).elements
     assert sum(tag == "figure" for tag, _ in elements) == plots
     assert sum(attributes.get("role") == "img" for _, attributes in elements) == plots
     assert "NaN" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)

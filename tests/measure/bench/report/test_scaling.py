@@ -10,23 +10,23 @@ from tests.measure.bench.report.samples import certificate, measurement, s0_cert
 
 
 def test_efficiency_of_the_published_table() -> None:
-    found = scaling(s0_certificate().measurements)
-    assert [level.speedup for level in found] == pytest.approx([1, 4.43, 23.6], abs=0.05)
-    assert [level.efficiency for level in found] == pytest.approx([1, 0.886, 0.785], abs=0.001)
+    levels = scaling(s0_certificate().measurements)
+    assert [level.speedup for level in levels] == pytest.approx([1, 4.43, 23.6], abs=0.05)
+    assert [level.efficiency for level in levels] == pytest.approx([1, 0.886, 0.785], abs=0.001)
 
 
 def test_saturation_is_the_lowest_level_with_nearly_the_highest_throughput() -> None:
-    found = find_saturation(certificate(1, 2, 4, 8, 16, 32, 64).measurements)
-    assert found is not None
-    assert found.reached
-    assert found.level == "16"
-    assert found.knee == pytest.approx(6.5, abs=0.5)  # six workers
+    saturation = find_saturation(certificate(1, 2, 4, 8, 16, 32, 64).measurements)
+    assert saturation is not None
+    assert saturation.reached
+    assert saturation.level == "16"
+    assert saturation.knee == pytest.approx(6.5, abs=0.5)  # six workers
 
 
 def test_saturation_is_not_reached_while_throughput_grows() -> None:
-    found = find_saturation(certificate(1, 2, 4).measurements)
-    assert found is not None
-    assert not found.reached
+    saturation = find_saturation(certificate(1, 2, 4).measurements)
+    assert saturation is not None
+    assert not saturation.reached
 
 
 def rate(offered: float, achieved: float) -> Measurement:
@@ -36,9 +36,9 @@ def rate(offered: float, achieved: float) -> Measurement:
 
 def test_the_rate_that_a_server_keeps_up_with() -> None:
     levels = [rate(100, 100), rate(200, 199), rate(400, 250)]
-    found = find_saturation(levels)
-    assert found is not None
-    assert (found.reached, found.level) == (True, "200/s")
+    saturation = find_saturation(levels)
+    assert saturation is not None
+    assert (saturation.reached, saturation.level) == (True, "200/s")
     assert [level.efficiency for level in scaling(levels)] == [1, 0.995, 0.625]
 
 

@@ -79,8 +79,8 @@ def test_a_run_without_a_level_is_printed() -> None:
 
 
 def test_the_result_of_a_search_stands_before_the_notes() -> None:
-    found = Note("slo-max", "info", "highest load that meets the SLO: concurrency 2 (99 % of requests within 20 ms)")
-    text = printed(replace(certificate(1, 2), notes=(found, Note("steal", "warning", "CPU time was stolen"))), 120)
+    result = Note("slo-max", "info", "highest load that meets the SLO: concurrency 2 (99 % of requests within 20 ms)")
+    text = printed(replace(certificate(1, 2), notes=(result, Note("steal", "warning", "CPU time was stolen"))), 120)
     assert "info: highest load" not in text
     assert 0 < text.index("Highest load that meets the SLO: concurrency 2") < text.index("CPU time was stolen")
 

@@ -32,11 +32,11 @@ def scripted(answer: Answer | Mapping[str, Route], tls: ssl.SSLContext | None = 
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
             headers = {name.lower(): value for name, value in self.headers.items()}
             if fixed is not None:
-                found = fixed.get(self.path)
+                route = fixed.get(self.path)
             else:
                 assert callable(answer)
-                found = answer(f"{self.command} {self.path}", headers, body)
-            status, fields, content = found or (404, {}, b"")
+                route = answer(f"{self.command} {self.path}", headers, body)
+            status, fields, content = route or (404, {}, b"")
             self.send_response_only(status)
             for name, value in fields.items():
                 self.send_header(name, value)

@@ -28,9 +28,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
 
 
 def requests(target: BenchTarget, settings: InputSettings | None = None) -> list[PreparedRequest]:
-    found = build_source(target, settings or InputSettings()).fixed
-    assert found
-    return found
+    prepared = build_source(target, settings or InputSettings()).fixed
+    assert prepared
+    return prepared
 
 
 def send(target: BenchTarget, request: PreparedRequest) -> HttpAnswer:

@@ -95,21 +95,21 @@ STOPS = st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=3)
 
 @given(st.lists(st.text("abc", max_size=3), max_size=20), STOPS)
 def test_text_ends_before_the_first_stop_string(pieces: Sequence[str], stops: Sequence[str]) -> None:
-    finder, text_sent, found = StopStrings(stops, include=False), "", None
+    finder, text_sent, stop_string = StopStrings(stops, include=False), "", None
     for number, piece in enumerate(pieces):
-        new_text, found = finder.feed(piece, number == len(pieces) - 1)
+        new_text, stop_string = finder.feed(piece, number == len(pieces) - 1)
         text_sent += new_text
         # Text that was sent cannot be retracted, so it must not include part of a stop string.
         assert "".join(pieces).startswith(text_sent)
-        if found is not None:
+        if stop_string is not None:
             break
     text = "".join(pieces)
     ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
     if not ends:
-        assert (text_sent, found) == (text, None)
+        assert (text_sent, stop_string) == (text, None)
     else:
-        assert found is not None
-        assert text_sent + found == text[: min(ends)]
+        assert stop_string is not None
+        assert text_sent + stop_string == text[: min(ends)]
 
 
 def test_a_stop_string_may_be_part_of_the_text() -> None:

@@ -22,13 +22,13 @@ def test_many_structures_fill_neither_memory_nor_disk(tmp_path: Path) -> None:
     command = [sys.executable, "-m", __name__]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout.splitlines()[-1])
-    assert found["invalid"] == STRUCTURES // 10
-    assert found["replaced"] >= STRUCTURES // COMPILED - 1
-    assert found["cached"] == CACHED
-    assert found["waiting"] == 0
-    assert found["files"] == []
-    assert found["grown"] < 16 * MIB, found
+    report = json.loads(ended.stdout.splitlines()[-1])
+    assert report["invalid"] == STRUCTURES // 10
+    assert report["replaced"] >= STRUCTURES // COMPILED - 1
+    assert report["cached"] == CACHED
+    assert report["waiting"] == 0
+    assert report["files"] == []
+    assert report["grown"] < 16 * MIB, report
 
 
 def main() -> None:

@@ -18,12 +18,12 @@ def test_the_pipeline_is_replaced_after_many_structures() -> None:
     # In another process, because the library replaces signal handlers.
     ended = subprocess.run([sys.executable, "-m", __name__], capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout.splitlines()[-1])
-    assert [json.loads(text) for text, number in zip(found["texts"], NUMBERS, strict=True) if number] == [
+    report = json.loads(ended.stdout.splitlines()[-1])
+    assert [json.loads(text) for text, number in zip(report["texts"], NUMBERS, strict=True) if number] == [
         number for number in NUMBERS if number
     ]
-    assert 1 <= found["replaced"] <= 2  # the last one may be served before
-    assert found["kept"] <= 2
+    assert 1 <= report["replaced"] <= 2  # the last one may be served before
+    assert report["kept"] <= 2
 
 
 def main() -> None:

@@ -27,21 +27,21 @@ def test_the_cpu_is_the_last_resort() -> None:
 
 
 def test_a_gpu_means_cuda_with_the_options_of_the_model() -> None:
-    found = choose(plan(gpu=[], cudnn_conv_algo_search="1", gpu_mem_limit="1000", other="x"), ALL).providers
+    providers = choose(plan(gpu=[], cudnn_conv_algo_search="1", gpu_mem_limit="1000", other="x"), ALL).providers
     options = {"cudnn_conv_algo_search": "HEURISTIC", "gpu_mem_limit": "1000", "device_id": "1"}
-    assert found == [("CUDAExecutionProvider", options), CPU]
+    assert providers == [("CUDAExecutionProvider", options), CPU]
 
 
 def test_tensorrt_goes_before_cuda_under_its_own_names() -> None:
     parameters = {"precision_mode": "fp16", "max_workspace_size_bytes": "7", "trt_engine_cache_enable": "1"}
-    found = choose(plan(gpu=[{"name": "tensorrt", "parameters": parameters}]), ALL).providers
+    providers = choose(plan(gpu=[{"name": "tensorrt", "parameters": parameters}]), ALL).providers
     tensorrt = {
         "trt_max_workspace_size": "7",
         "trt_engine_cache_enable": "1",
         "trt_fp16_enable": "1",
         "device_id": "1",
     }
-    assert found == [("TensorrtExecutionProvider", tensorrt), ("CUDAExecutionProvider", {"device_id": "1"}), CPU]
+    assert providers == [("TensorrtExecutionProvider", tensorrt), ("CUDAExecutionProvider", {"device_id": "1"}), CPU]
 
 
 def test_a_precision_that_tensorrt_does_not_have_is_named() -> None:
@@ -67,9 +67,9 @@ def test_without_cuda_a_gpu_instance_runs_on_the_cpu(caplog: pytest.LogCaptureFi
 
 def test_an_onnxruntime_with_openvino_uses_it_itself() -> None:
     asked = [{"name": "openvino", "parameters": {"num_streams": "2"}}]
-    found = choose(plan(cpu=asked), ["OpenVINOExecutionProvider", "CPUExecutionProvider"])
-    assert found.openvino is None
-    assert found.providers == [("OpenVINOExecutionProvider", {"num_streams": "2"}), CPU]
+    choice = choose(plan(cpu=asked), ["OpenVINOExecutionProvider", "CPUExecutionProvider"])
+    assert choice.openvino is None
+    assert choice.providers == [("OpenVINOExecutionProvider", {"num_streams": "2"}), CPU]
 
 
 def test_any_other_leaves_it_to_the_openvino_backend() -> None:

@@ -24,9 +24,9 @@ async def options(directory: Path, text: str = "", *, siblings: int = 1, **setti
     instance = await started(directory / "m", siblings=siblings, **settings)
     assert isinstance(instance, module.OnnxRuntimeInstance)
     assert instance.session is not None
-    found = instance.session.get_session_options()
+    options = instance.session.get_session_options()
     await instance.stop()
-    return found
+    return options
 
 
 @pytest.mark.parametrize(("cores", "siblings", "threads"), [(8, 1, 8), (8, 2, 4), (8, 3, 2), (2, 2, 1), (2, 9, 1)])
@@ -34,8 +34,8 @@ async def test_instances_share_the_cores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, siblings: int, threads: int
 ) -> None:
     monkeypatch.setattr(module, "usable_cores", lambda: cores)
-    found = await options(tmp_path, siblings=siblings, measure_threads="false")
-    assert found.intra_op_num_threads == threads
+    session_options = await options(tmp_path, siblings=siblings, measure_threads="false")
+    assert session_options.intra_op_num_threads == threads
 
 
 async def test_the_choice_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -45,15 +45,15 @@ async def test_the_choice_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 async def test_thread_counts_of_the_model_go_before_settings(tmp_path: Path) -> None:
-    found = await options(
+    session_options = await options(
         tmp_path, parameter("intra_op_thread_count", "3"), intra_op_thread_count="5", inter_op_thread_count="2"
     )
-    assert (found.intra_op_num_threads, found.inter_op_num_threads) == (3, 2)
+    assert (session_options.intra_op_num_threads, session_options.inter_op_num_threads) == (3, 2)
 
 
 async def test_zero_threads_means_unsaid(tmp_path: Path) -> None:
-    found = await options(tmp_path, parameter("intra_op_thread_count", "0"), intra_op_thread_count="5")
-    assert found.intra_op_num_threads == 5
+    session_options = await options(tmp_path, parameter("intra_op_thread_count", "0"), intra_op_thread_count="5")
+    assert session_options.intra_op_num_threads == 5
 
 
 @pytest.mark.parametrize(("version", "spinning"), [((1, 25), ("0", "")), ((1, 26), ("1", "100"))])
@@ -70,13 +70,13 @@ async def test_parameters_say_whether_and_how_long_threads_spin(tmp_path: Path) 
     assert spinning_of(await options(tmp_path, never + long)) == ("0", "5000")
 
 
-def spinning_of(found: ort.SessionOptions) -> tuple[str, ...]:
-    return tuple(entry(found, f"session.intra_op.{key}") for key in ("allow_spinning", "spin_duration_us"))
+def spinning_of(session_options: ort.SessionOptions) -> tuple[str, ...]:
+    return tuple(entry(session_options, f"session.intra_op.{key}") for key in ("allow_spinning", "spin_duration_us"))
 
 
-def entry(found: ort.SessionOptions, key: str) -> str:
+def entry(session_options: ort.SessionOptions, key: str) -> str:
     try:
-        return str(found.get_session_config_entry(key))
+        return str(session_options.get_session_config_entry(key))
     except RuntimeError:  # onnxruntime's way to say that it was never set
         return ""
 
@@ -91,8 +91,8 @@ def entry(found: ort.SessionOptions, key: str) -> str:
     ],
 )
 async def test_graph_levels_are_tritons(tmp_path: Path, level: int, expected: ort.GraphOptimizationLevel) -> None:
-    found = await options(tmp_path, f"optimization {{ graph {{ level: {level} }} }}")
-    assert found.graph_optimization_level == expected
+    session_options = await options(tmp_path, f"optimization {{ graph {{ level: {level} }} }}")
+    assert session_options.graph_optimization_level == expected
 
 
 async def test_other_parameters(tmp_path: Path) -> None:
@@ -106,11 +106,11 @@ async def test_other_parameters(tmp_path: Path) -> None:
             parameter("something_of_the_user's", "x"),
         ]
     )
-    found = await options(tmp_path, text)
-    assert found.execution_mode == ort.ExecutionMode.ORT_PARALLEL
-    assert not found.enable_cpu_mem_arena
-    assert not found.enable_mem_pattern
-    assert found.get_session_config_entry("session.use_device_allocator_for_initializers") == "1"
+    session_options = await options(tmp_path, text)
+    assert session_options.execution_mode == ort.ExecutionMode.ORT_PARALLEL
+    assert not session_options.enable_cpu_mem_arena
+    assert not session_options.enable_mem_pattern
+    assert session_options.get_session_config_entry("session.use_device_allocator_for_initializers") == "1"
 
 
 @pytest.mark.parametrize(

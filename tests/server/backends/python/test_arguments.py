@@ -164,6 +164,6 @@ TABLE = {
 async def test_arguments_are_taken_and_refused_as_by_triton(tmp_path: Path) -> None:
     async with running(tmp_path, PROBE) as runner:
         response = await runner.infer(id=json.dumps(list(TABLE)))
-    found = json.loads(response.outputs[0].to_numpy()[0])
-    assert dict(zip(TABLE, found, strict=True)) == TABLE
+    outcomes = json.loads(response.outputs[0].to_numpy()[0])
+    assert dict(zip(TABLE, outcomes, strict=True)) == TABLE
     assert sys.argv != [""]

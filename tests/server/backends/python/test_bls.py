@@ -362,9 +362,9 @@ def test_two_callers_that_hold_every_instance(ask: Callable[..., Any], tmp_path:
         result = run('pair', 'result = 1')
         """
     with ThreadPoolExecutor() as pool:
-        one = pool.submit(ask, code.format(mine=tmp_path / "1", other=tmp_path / "2"), "pair")
-        two = pool.submit(ask, code.format(mine=tmp_path / "2", other=tmp_path / "1"), "pair")
-        results = [one.result(), two.result()]
+        first = pool.submit(ask, code.format(mine=tmp_path / "1", other=tmp_path / "2"), "pair")
+        second = pool.submit(ask, code.format(mine=tmp_path / "2", other=tmp_path / "1"), "pair")
+        results = [first.result(), second.result()]
     assert 1 in results  # the instance of the one that was refused has served the other
     assert any(isinstance(result, list) and "pair → pair" in result[0] for result in results)
 

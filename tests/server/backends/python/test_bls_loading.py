@@ -46,8 +46,8 @@ def conch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConchProcess]:
 
 @pytest.fixture
 def client(conch: ConchProcess) -> Iterator[http_client.InferenceServerClient]:
-    with http_client.InferenceServerClient(conch.http, network_timeout=60) as one:
-        yield one
+    with http_client.InferenceServerClient(conch.http, network_timeout=60) as client:
+        yield client
 
 
 @pytest.mark.parametrize(

@@ -183,19 +183,28 @@ async def test_a_forked_process_is_like_a_started_one(
     ):
         other = await values_of(started)
         for forked in (first, second):
-            one = await values_of(forked)
-            for values in (one, other):
+            facts = await values_of(forked)
+            for values in (facts, other):
                 for variable in ("PATH", "VIRTUAL_ENV"):
                     values["environment"].pop(variable, None)
-            assert set(one.pop("modules")) ^ set(other["modules"]) <= {"conch_child.python.fork_server", "select"}
+            assert set(facts.pop("modules")) ^ set(other["modules"]) <= {"conch_child.python.fork_server", "select"}
             # A pool of threads for matrix products is there before the first product, or is made for it.
-            assert one.pop("threads") == 1
-            assert one == {key: other[key] for key in one}
-        assert one["parent"] == os.getpid()
-        assert one["leads"] == [True, True]
-        assert one["status"]["NoNewPrivs"] == "1"
+            assert facts.pop("threads") == 1
+            assert facts == {key: other[key] for key in facts}
+        assert facts["parent"] == os.getpid()
+        assert facts["leads"] == [True, True]
+        assert facts["status"]["NoNewPrivs"] == "1"
         # One of them is the list of them. No descriptor of the fork server.
-        assert one["files"] == ["", "/dev/null", "/memfd", "/memfd", "/proc/thread/schedstat", "pipe", "pipe", "socket"]
+        assert facts["files"] == [
+            "",
+            "/dev/null",
+            "/memfd",
+            "/memfd",
+            "/proc/thread/schedstat",
+            "pipe",
+            "pipe",
+            "socket",
+        ]
     assert psutil.Process(fork_server.pid).num_threads() == 1
 
 

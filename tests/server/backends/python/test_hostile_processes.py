@@ -481,8 +481,8 @@ async def test_records_of_metrics_that_are_not_valid_are_omitted(name: str, tmp_
                 :-1
             ]
             text = render(families).decode()
-            found = [float(line.split()[1]) for line in text.splitlines() if line.startswith("good{")]
-            assert [repr(value) for value in found] == ([] if expected is None else [repr(float(expected))]), text
+            shown = [float(line.split()[1]) for line in text.splitlines() if line.startswith("good{")]
+            assert [repr(value) for value in shown] == ([] if expected is None else [repr(float(expected))]), text
         assert process.alive
 
 

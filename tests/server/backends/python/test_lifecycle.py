@@ -182,8 +182,8 @@ async def test_two_versions_side_by_side(tmp_path: Path) -> None:
     """
     for version in (1, 2):
         write_model(tmp_path, f"NUMBER = {version}", version, "helper.py")
-    async with running(tmp_path, code, version=1) as one, running(tmp_path, code, version=2) as two:
-        for version, runner in [(1, one), (2, two)]:
+    async with running(tmp_path, code, version=1) as first, running(tmp_path, code, version=2) as second:
+        for version, runner in [(1, first), (2, second)]:
             response = await runner.infer()
             assert response.outputs[0].to_numpy().tolist() == [version]
             assert response.model_version == version

@@ -92,20 +92,20 @@ MISUSE = """
 def values(backend: PythonBackend) -> dict[str, float]:
     """Return what a scrape would show, histograms by their sum."""
     families = CustomMetrics(reserved=()).families(backend.custom_metrics())[:-1]
-    found: dict[str, float] = {}
+    by_name: dict[str, float] = {}
     for family in families:
         for point in family.points:
             if isinstance(point.value, Buckets):
-                found |= {f"{family.name}_sum": point.value.total, f"{family.name}_count": point.value.counts[-1]}
+                by_name |= {f"{family.name}_sum": point.value.total, f"{family.name}_count": point.value.counts[-1]}
             else:
                 assert isinstance(point.value, float | int)
-                found[family.name] = point.value
-    return found
+                by_name[family.name] = point.value
+    return by_name
 
 
 def sample(runner: Runner, family: str) -> MetricSample:
-    (found,) = [s for s in runner.backend.custom_metrics() if s.family == family]
-    return found
+    (sample,) = [s for s in runner.backend.custom_metrics() if s.family == family]
+    return sample
 
 
 async def test_values_are_there_with_the_answer(tmp_path: Path) -> None:
@@ -279,9 +279,9 @@ async def test_last_values_are_there_at_any_time(tmp_path: Path) -> None:
             async with asyncio.timeout(TIMEOUT_S):
                 while not (tmp_path / f"asked_{number}").exists():
                     await asyncio.sleep(0.0002)
-            found = values(runner.backend)
-            assert found[f"family_{number}_count"] == 3
-            assert found[f"family_{number}_sum"] == 4.5
+            scraped = values(runner.backend)
+            assert scraped[f"family_{number}_count"] == 3
+            assert scraped[f"family_{number}_sum"] == 4.5
             (tmp_path / f"seen_{number}").touch()
         await caller.response()
         assert sample(runner, "family_1").buckets == ((math.inf, 3),)

@@ -20,18 +20,18 @@ DATA = np.arange(100, dtype=np.float32)
 
 @pytest.fixture
 def owned() -> Iterator[Object]:
-    one = Object(create=True, size=SIZE)
-    yield one
-    one.close()
-    if Path("/dev/shm", one.name).exists():
-        one.unlink()
+    region = Object(create=True, size=SIZE)
+    yield region
+    region.close()
+    if Path("/dev/shm", region.name).exists():
+        region.unlink()
 
 
 def place(owned: Object, offset: int = 0, room: int = SIZE, begin: int = 0) -> tuple[object, ...]:
     """Where an output goes, in a region that begins somewhere in the object."""
     path = Path("/dev/shm", owned.name)
-    found = path.stat()
-    return str(path), found.st_dev, found.st_ino, begin, SIZE - begin, offset, room
+    status = path.stat()
+    return str(path), status.st_dev, status.st_ino, begin, SIZE - begin, offset, room
 
 
 def mapped(owned: Object) -> bool:

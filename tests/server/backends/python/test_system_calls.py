@@ -70,8 +70,8 @@ async def test_a_model_changes_no_attributes_outside(
     async with running(directory, MODEL, parameters=parameters, settings={"landlock": "true"}) as runner:
         for text in denied:
             call, _, arguments = text.partition("(")
-            found = await evaluated(runner, f"raised(lambda: {call}({arguments})")
-            assert found == str(errno.EPERM), text
+            error_number = await evaluated(runner, f"raised(lambda: {call}({arguments})")
+            assert error_number == str(errno.EPERM), text
         # Also of programs that the model starts.
         assert await evaluated(runner, f"subprocess.run(['chmod', '777', {name!r}]).returncode") == "1"
         assert await evaluated(runner, f"subprocess.run(['touch', '-d', '@5', {folder!r}]).returncode") == "1"
@@ -83,11 +83,11 @@ async def test_dangerous_calls_are_refused(directory: Path, settings: dict[str, 
         refused = {**system_calls._DANGEROUS, **(system_calls._ATTRIBUTES if "landlock" in settings else {})}
         for name, numbers in refused.items():
             if numbers[COLUMN] >= 0:
-                found = await evaluated(runner, f"errno_of({numbers[COLUMN]}, -1, -1, -1, -1, -1)")
-                assert found == str(errno.EPERM), name
+                error_number = await evaluated(runner, f"errno_of({numbers[COLUMN]}, -1, -1, -1, -1, -1)")
+                assert error_number == str(errno.EPERM), name
         for name, numbers in system_calls._ON_PROCESSES.items():
-            found = await evaluated(runner, f"errno_of({numbers[COLUMN]}, os.getppid(), 0, 0, 0, 0)")
-            assert found == str(errno.EPERM), name
+            error_number = await evaluated(runner, f"errno_of({numbers[COLUMN]}, os.getppid(), 0, 0, 0, 0)")
+            assert error_number == str(errno.EPERM), name
         others = {
             "errno_of(435, 0, 0)": errno.ENOSYS,  # clone3
             "raised(os.setpriority, os.PRIO_PROCESS, os.getppid(), 19)": errno.EPERM,

@@ -61,18 +61,18 @@ async def test_code_with_weights_runs_in_a_process(tmp_path: Path) -> None:
         'value { string_value: "{\\"disable\\": true}" } }',
     ).replace('name: "PID" data_type: TYPE_INT64 dims: [1]', 'name: "PID" data_type: TYPE_INT64 dims: [1] reshape { }')
     async with running(write_code(tmp_path / "m", CODE, config, STATE)) as model:
-        one, two, bad = await model.batch(
+        first, second, bad = await model.batch(
             {"x": fp32([1, 1]), "y": fp32([0, 0])},
             {"x": fp32([1, 2], [3, 4]), "y": fp32([10, 10], [20, 20])},
             {"x": fp32([-1, 1]), "y": fp32([0, 0])},
         )
-        assert not isinstance(one, ConchError)
-        assert not isinstance(two, ConchError)
-        assert one.output("SUM").to_numpy().tolist() == [[1, 2]]
-        assert two.output("SUM").to_numpy().tolist() == [[11, 14], [23, 28]]
-        assert two.output("PID").to_numpy().tolist() == [one.output("PID").to_numpy().item()] * 2
-        assert one.output("PID").to_numpy().item() != os.getpid()
-        half = two.output("HALF")
+        assert not isinstance(first, ConchError)
+        assert not isinstance(second, ConchError)
+        assert first.output("SUM").to_numpy().tolist() == [[1, 2]]
+        assert second.output("SUM").to_numpy().tolist() == [[11, 14], [23, 28]]
+        assert second.output("PID").to_numpy().tolist() == [first.output("PID").to_numpy().item()] * 2
+        assert first.output("PID").to_numpy().item() != os.getpid()
+        half = second.output("HALF")
         assert (half.datatype, half.shape, bytes(half.data)) == ("BF16", (2, 2), b"\x20\x41\x20\x41\xa0\x41\xa0\x41")
         assert isinstance(bad, BackendError)
         assert bad.message == "PyTorch execute failure: ValueError: negative"
@@ -179,8 +179,8 @@ async def test_compiled_packages(tmp_path: Path) -> None:
             BackendError, match=r"input_handles\[0\]: unmatched dim value at 1, expected: 4, but got: 2"
         ):
             await model.infer(**{"ARGS[0]": a[:, :2], "ARGS[1]": b[:, :2]})
-    one = config_text([("ARGS[0]", "FP32", [-1])], outputs, batch=8)
-    (directory / "config.pbtxt").write_text(one)
+    single = config_text([("ARGS[0]", "FP32", [-1])], outputs, batch=8)
+    (directory / "config.pbtxt").write_text(single)
     with pytest.raises(ModelLoadError, match="configuration expects 1 inputs, model provides 2"):
         async with running(directory):
             pass

@@ -280,11 +280,14 @@ async def test_instances_may_share_weights(tmp_path: Path) -> None:
     apart = write_script(tmp_path / "apart", Scaled(), config())
     modules = []
     for directory in (shared, shared, apart, apart):
-        async with running(directory, siblings=2, backend=backend) as one, running(directory, backend=backend) as two:
-            assert await one.infer(x=fp32([1, 1])) == await two.infer(x=fp32([1, 1])) == {"y": [[1, 2]]}
-            assert isinstance(one.instance, TorchScriptInstance)
-            assert isinstance(two.instance, TorchScriptInstance)
-            modules.append(one.instance._module is two.instance._module)
+        async with (
+            running(directory, siblings=2, backend=backend) as first,
+            running(directory, backend=backend) as second,
+        ):
+            assert await first.infer(x=fp32([1, 1])) == await second.infer(x=fp32([1, 1])) == {"y": [[1, 2]]}
+            assert isinstance(first.instance, TorchScriptInstance)
+            assert isinstance(second.instance, TorchScriptInstance)
+            modules.append(first.instance._module is second.instance._module)
     assert modules == [True, True, False, False]
 
 

@@ -27,10 +27,10 @@ from tests.server.backends.python.running import Caller
 def why_not() -> str:
     """Why no plan can be run here, "" if it can."""
     try:
-        found = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
     except OSError:
-        found = ""
-    if "GPU 0" not in found:
+        listed = ""
+    if "GPU 0" not in listed:
         return "nvidia-smi, which asks NVML, finds no GPU"
     missing = [name for name in ("tensorrt", "cuda") if find_spec(name) is None]
     return f"the package '{missing[0]}' is not installed" if missing else ""
@@ -109,9 +109,9 @@ async def test_a_plan_runs(tmp_path: Path) -> None:
     instance = backend.instance(InstancePlan(source, name, InstanceKind.GPU, 0, 1))
     await instance.start()
     try:
-        one, two = await ask(instance, [[1, 2, 3]], [[4, 5, 6], [7, 8, 9]])
-        assert one.output("SUM").to_numpy().tolist() == [[2, 4, 6]]
-        assert two.output("SUM").to_numpy().tolist() == [[8, 10, 12], [14, 16, 18]]
+        first, second = await ask(instance, [[1, 2, 3]], [[4, 5, 6], [7, 8, 9]])
+        assert first.output("SUM").to_numpy().tolist() == [[2, 4, 6]]
+        assert second.output("SUM").to_numpy().tolist() == [[8, 10, 12], [14, 16, 18]]
         # Of the second profile, and of none.
         (many,) = await ask(instance, [[1, 1, 1]] * 20)
         assert many.output("SUM").shape == (20, 3)

@@ -6,7 +6,7 @@ from conch.base.http.header_patterns import compile_pattern
 
 
 @pytest.mark.parametrize(
-    ("pattern", "found", "not_found"),
+    ("pattern", "matching", "not_found"),
     [
         ("x-my-.*", ["x-my-a", "X-MY-A", "more-x-my-"], ["x-you"]),
         ("^x-my$", ["X-My"], ["x-my-", "ax-my"]),
@@ -24,9 +24,9 @@ from conch.base.http.header_patterns import compile_pattern
         ("[a[]b", ["[b"], ["cb"]),
     ],
 )
-def test_what_is_found(pattern, found, not_found):
+def test_what_is_found(pattern, matching, not_found):
     compiled = compile_pattern(pattern)
-    assert [name for name in found if not compiled.search(name)] == []
+    assert [name for name in matching if not compiled.search(name)] == []
     assert [name for name in not_found if compiled.search(name)] == []
 
 

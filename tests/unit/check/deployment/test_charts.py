@@ -9,7 +9,7 @@ from conch.base import helm as helm_renderer
 from conch.base.extras import install_command
 from conch.check.deployment.charts import template_line
 from tests.support.helm_process import require_helm
-from tests.unit.check.repository import found, ids, one, write
+from tests.unit.check.repository import findings_of, ids, only_finding, write
 
 DEPLOYMENT = """
 apiVersion: apps/v1
@@ -63,20 +63,20 @@ def helm() -> None:
 @pytest.mark.usefixtures("helm")
 def test_a_sound_chart(tmp_path: Path) -> None:
     chart(tmp_path)
-    assert [finding.message for finding in found(tmp_path)] == []
+    assert [finding.message for finding in findings_of(tmp_path)] == []
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("helm")
 def test_a_chart_of_a_language_model_on_several_nodes() -> None:
-    assert [finding.message for finding in found(Path(__file__).parents[1] / "charts" / "trtllm")] == []
+    assert [finding.message for finding in findings_of(Path(__file__).parents[1] / "charts" / "trtllm")] == []
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("helm")
 def test_a_flag_in_the_values(tmp_path: Path) -> None:
     chart(tmp_path, values=VALUES.replace("--model-repository=/models", "--cpu-only"))
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert (finding.rule.id, finding.place.path.name, finding.place.line) == ("flag-unknown", "values.yaml", 5)
 
 
@@ -84,7 +84,7 @@ def test_a_flag_in_the_values(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("helm")
 def test_a_port_that_only_the_rendered_object_has(tmp_path: Path) -> None:
     template = chart(tmp_path, values=VALUES.replace("port: 8000", "port: web"))
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert (finding.rule.id, finding.place.path, finding.place.line) == ("port-unknown", template, 23)
 
 
@@ -92,7 +92,7 @@ def test_a_port_that_only_the_rendered_object_has(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("helm")
 def test_a_chart_that_helm_refuses(tmp_path: Path) -> None:
     template = chart(tmp_path, DEPLOYMENT.replace(".Chart.Name }}", ".Chart.Name | nothing }}", 1))
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert (finding.rule.id, finding.place.path, finding.place.line) == ("chart-invalid", template, 9)
     assert "nothing" in finding.message
 
@@ -101,7 +101,7 @@ def test_a_chart_that_helm_refuses(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("helm")
 def test_a_chart_that_needs_values(tmp_path: Path) -> None:
     chart(tmp_path, DEPLOYMENT.replace(".Values.image", 'required "name an image" .Values.image'), "replicas: 1\n")
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert finding.rule.id == "chart-unrendered"
     assert "name an image" in finding.message
     write(tmp_path / "chart" / "ci" / "test-values.yaml", VALUES)
@@ -112,13 +112,13 @@ def test_a_chart_that_needs_values(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("helm")
 def test_a_chart_without_the_charts_that_it_depends_on(tmp_path: Path) -> None:
     chart(tmp_path, DEPLOYMENT.replace("{{ .Release.Name }}", '{{ include "common.names.fullname" . }}'))
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert finding.rule.id == "chart-invalid"
     assert "common.names.fullname" in finding.message
     dependencies = "dependencies:\n- name: common\n  repository: oci://example.org/charts\n  version: 2.x.x\n"
     description = f"apiVersion: v2\nname: triton\nversion: 1.0.0\n{dependencies}maintainers:\n- name: A\n"
     write(tmp_path / "chart" / "Chart.yaml", description)
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert finding.rule.id == "chart-unrendered"
     assert finding.message.endswith("lacks its dependencies common")
     assert "helm dependency build" in finding.what_to_do
@@ -128,7 +128,7 @@ def test_without_the_package_a_notice_names_the_extra(tmp_path: Path, monkeypatc
     monkeypatch.setattr(helm_renderer, "_LIBRARY", "no_such_package")
     monkeypatch.setenv("PATH", os.devnull)
     chart(tmp_path)
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert finding.rule.id == "chart-unrendered"
     assert install_command("charts") in finding.what_to_do
 

@@ -8,7 +8,7 @@ import yaml
 from conch.base.extras import install_command
 from conch.check.deployment import schema
 from tests.docs.blocks import ROOT, blocks_of
-from tests.unit.check.repository import found, ids, write
+from tests.unit.check.repository import findings_of, ids, write
 
 SERVER = {
     "name": "triton",
@@ -126,7 +126,7 @@ def test_a_mistake_in_a_manifest(rule: str, tmp_path: Path) -> None:
 )
 def test_arguments_of_the_image_are_read(container: dict[str, object], message: str, tmp_path: Path) -> None:
     write_objects(tmp_path / "all.yaml", [conch(**container)])
-    (finding,) = found(tmp_path)
+    (finding,) = findings_of(tmp_path)
     assert message in finding.message
 
 
@@ -144,14 +144,14 @@ def test_arguments_of_the_image_are_read(container: dict[str, object], message: 
 )
 def test_valid_arguments_of_the_image(container: dict[str, object], tmp_path: Path) -> None:
     write_objects(tmp_path / "all.yaml", [conch(**container)])
-    assert [finding.message for finding in found(tmp_path)] == []
+    assert [finding.message for finding in findings_of(tmp_path)] == []
 
 
 @pytest.mark.parametrize("command", ["--model-repository=/models", ["--model-repository=/models"]])
 def test_commands_of_compose_files_are_read(command: object, tmp_path: Path) -> None:
     service = {"image": "${IMAGE:-ghcr.io/conch-server/conch:0.1.0}", "command": command}
     (tmp_path / "compose.yaml").write_text(yaml.safe_dump({"services": {"conch": service}}))
-    (finding,) = found(tmp_path)
+    (finding,) = findings_of(tmp_path)
     assert "runs `conch --model-repository=/models`, without a command" in finding.message
 
 
@@ -176,7 +176,7 @@ def test_manifests_of_the_documentation_name_a_command(tmp_path: Path) -> None:
     for block in manifests:
         path = tmp_path / f"{Path(block.page).stem}-{block.line}.yaml"
         path.write_text("\n".join(block.lines))
-    assert [finding.message for finding in found(tmp_path) if finding.rule == "command-missing"] == []
+    assert [finding.message for finding in findings_of(tmp_path) if finding.rule == "command-missing"] == []
 
 
 def test_without_schemas_one_notice_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ def test_without_schemas_one_notice_names_the_extra(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(schema, "_validator", validator)
     write_objects(tmp_path / "all.yaml", [deployment(replica=2), service()])
-    (finding,) = found(tmp_path)
+    (finding,) = findings_of(tmp_path)
     assert finding.rule.id == "schema-unchecked"
     assert install_command("check") in finding.what_to_do
 
@@ -213,7 +213,7 @@ def test_a_sound_deployment(tmp_path: Path) -> None:
     objects = [deployment(container, pod, replicas=3), service(), budget(minAvailable=2)]
     objects.append(scaler(minReplicas=3, metrics=[CPU]))
     write_objects(tmp_path / "a.yaml", objects)
-    assert [finding.message for finding in found(tmp_path)] == []
+    assert [finding.message for finding in findings_of(tmp_path)] == []
 
 
 def test_other_commands_of_the_servers_image_need_no_probes(tmp_path: Path) -> None:
@@ -255,6 +255,6 @@ BUDGETS = {
 def test_a_disruption_budget_and_an_autoscaler(case: str, tmp_path: Path) -> None:
     objects, least, expected = BUDGETS[case]
     write_objects(tmp_path / "a.yaml", [*objects, budget(minAvailable=least)])
-    findings = found(tmp_path)
+    findings = findings_of(tmp_path)
     assert [finding.rule.id for finding in findings] == expected
     assert all(finding.related[0].what.endswith(f"down to {least}") for finding in findings)

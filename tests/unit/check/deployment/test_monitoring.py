@@ -10,7 +10,7 @@ import pytest
 from conch.base.extras import install_command
 from conch.operate.monitoring.commands.dashboards import dashboards
 from conch.operate.monitoring.commands.rules import rules
-from tests.unit.check.repository import found, ids, one, write
+from tests.unit.check.repository import findings_of, ids, only_finding, write
 from tests.unit.operate.monitoring.rules.test_analysis import QPS_ARTICLE
 
 # The exporter behind an SSH tunnel, with a Service that has no labels.
@@ -108,7 +108,7 @@ spec:
 
 def test_a_service_without_labels_is_not_monitored(tmp_path: Path) -> None:
     write(tmp_path / "tunnel.yaml", TUNNEL)
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert finding.rule.id == "monitor-selects-nothing"
     assert finding.place.line == 22  # of the selector
     assert "Service 'gpu-dcgm-exporter' has no labels" in finding.message
@@ -138,7 +138,7 @@ def test_a_service_in_another_namespace_is_not_monitored_unless_it_is_selected(t
 
 def test_the_alert_of_the_article_is_found(tmp_path: Path) -> None:
     write(tmp_path / "qps.yaml", QPS_ARTICLE)
-    findings = [finding for finding in found(tmp_path) if finding.rule.id == "alert-never-fires"]
+    findings = [finding for finding in findings_of(tmp_path) if finding.rule.id == "alert-never-fires"]
     assert any("sets 'model' to the value of 'annotation_max_qps'" in finding.message for finding in findings)
     # The line of label_replace, in a block of several lines.
     assert {finding.place.line for finding in findings} == {8, 9}
@@ -146,7 +146,7 @@ def test_the_alert_of_the_article_is_found(tmp_path: Path) -> None:
 
 def test_an_autoscaler_on_a_counter_is_found(tmp_path: Path) -> None:
     write(tmp_path / "hpa.yaml", AUTOSCALER)
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert (finding.rule.id, finding.place.line) == ("autoscaler-counter", 21)
     assert "scales on 'nv_inference_request_success', a counter" in finding.message
 
@@ -159,7 +159,7 @@ def test_monitors_rules_and_autoscalers_that_work_are_not_reported(tmp_path: Pat
 def test_rules_and_dashboards_of_this_project_are_not_reported(tmp_path: Path) -> None:
     assert rules(["operator", "--output", str(tmp_path / "rules.yaml")]) == 0
     assert dashboards(["--output", str(tmp_path)]) == 0
-    assert [finding.message for finding in found(tmp_path)] == []
+    assert [finding.message for finding in findings_of(tmp_path)] == []
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_queries_of_dashboards_are_checked_with_variables(tmp_path: Path) -> Non
         dashboard(sound, "topk($n, node_load1)", "my:record", 'conch_queue_depth{a="$a"} $op 1'),
     )
     write(tmp_path / "wrong.json", dashboard(sound, "rate(nv_inference_request_sucess[$__interval])"))
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert (finding.rule.id, finding.place.path.name) == ("query-no-data", "wrong.json")
     assert "panel 'Panel': no metric is named 'nv_inference_request_sucess'; did you mean" in finding.message
     assert finding.place.line == 10

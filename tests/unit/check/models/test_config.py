@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conch.check.command import check
-from tests.unit.check.repository import TENSORS, found, one, write, write_python
+from tests.unit.check.repository import TENSORS, findings_of, only_finding, write, write_python
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from tests.unit.check.repository import TENSORS, found, one, write, write_python
 )
 def test_the_place_of_a_broken_rule(text: str, line: int, said: str, tmp_path: Path) -> None:
     write_python(tmp_path, "m", TENSORS + text)
-    finding = next(mistake for mistake in found(tmp_path) if mistake.rule.id == "config-invalid")
+    finding = next(mistake for mistake in findings_of(tmp_path) if mistake.rule.id == "config-invalid")
     assert said in finding.message
     assert finding.place.line == line
 
@@ -42,7 +42,7 @@ def test_the_place_of_a_tensor_by_its_number(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir(parents=True)
     tensors = 'input [\n  { name: "A" data_type: TYPE_FP32 dims: [ 1 ] },\n  { name: "B" dims: [ 1 ] }\n]'
     write(tmp_path / "m" / "config.pbtxt", f'backend: "identity"\n{tensors}')
-    assert (one(tmp_path).place.line, one(tmp_path).place.column) == (4, 3)
+    assert (only_finding(tmp_path).place.line, only_finding(tmp_path).place.column) == (4, 3)
 
 
 def test_several_mistakes_are_found_at_once(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_several_mistakes_are_found_at_once(tmp_path: Path) -> None:
         dynamic_batching [ { preferred_batch_size: [ 8 ] } ]
         """,
     )
-    rules = [finding.rule.id for finding in found(tmp_path)]
+    rules = [finding.rule.id for finding in findings_of(tmp_path)]
     assert rules == [
         "model-name", "config-unknown", "config-unknown", "config-unknown", "config-syntax", "config-invalid",
         "config-syntax", "config-invalid",
@@ -85,7 +85,7 @@ def test_certain_fixes_are_applied_and_others_are_not(tmp_path: Path) -> None:
         'output [ { name: "OUT", data_type: TYPE_FP32, dims: [ 4 ] } ]\n'
     )
     assert path.stat().st_mode & 0o777 == 0o640
-    assert [finding.rule.id for finding in found(tmp_path)] == ["config-unknown"]
+    assert [finding.rule.id for finding in findings_of(tmp_path)] == ["config-unknown"]
     assert sorted(entry.name for entry in path.parent.iterdir()) == ["1", "config.pbtxt"]
 
 
@@ -114,16 +114,16 @@ def test_line_ends_and_byte_order_marks_are_kept(tmp_path: Path) -> None:
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
     write_python(tmp_path, "m")
     (tmp_path / "empty").mkdir()
-    assert one(tmp_path).place.path == tmp_path / "empty"
-    assert "Could not determine backend" in one(tmp_path).message
+    assert only_finding(tmp_path).place.path == tmp_path / "empty"
+    assert "Could not determine backend" in only_finding(tmp_path).message
 
 
 def test_a_configuration_that_is_not_text(tmp_path: Path) -> None:
     write(write_python(tmp_path, "m") / "config.pbtxt", b"\xff\xfe\x00")
-    assert "not UTF-8 text" in one(tmp_path).message
+    assert "not UTF-8 text" in only_finding(tmp_path).message
 
 
 def test_a_backend_whose_package_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("conch.check.models.config.find_spec", lambda name: None)
     write_python(tmp_path, "m")
-    assert one(tmp_path).rule.id == "backend-not-installed"
+    assert only_finding(tmp_path).rule.id == "backend-not-installed"

@@ -8,7 +8,7 @@ import pytest
 
 from conch.check.finding import Place
 from tests.server.backends.engines.gguf_model import write_gguf
-from tests.unit.check.repository import found, ids, one, write
+from tests.unit.check.repository import findings_of, ids, only_finding, write
 
 
 def _model(root: Path, backend: str, model_json: Any = None, config: str = "") -> Path:
@@ -30,18 +30,18 @@ def _checkpoint(directory: Path, template: Any = "{{ messages }}") -> None:
 def test_valid_repositories_have_no_findings(tmp_path: Path, backend: str) -> None:
     version = _model(tmp_path, backend, {} if backend == "scripted" else {"model": "weights"})
     _checkpoint(version / "weights")
-    assert found(tmp_path) == []
+    assert findings_of(tmp_path) == []
 
 
 def test_a_gguf_file_alone_is_a_model(tmp_path: Path) -> None:
     write_gguf(_model(tmp_path, "openvino_genai") / "model.gguf")
-    assert found(tmp_path) == []
+    assert findings_of(tmp_path) == []
 
 
 @pytest.mark.parametrize("backend", ["scripted", "vllm", "tensorrtllm", "openvino_genai"])
 def test_invalid_json_is_reported_at_its_line(tmp_path: Path, backend: str) -> None:
     version = _model(tmp_path, backend, '{"model": "weights",\n  max: 1}')
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert finding.rule.id == "engine-arguments"
     assert finding.place == Place(version / "model.json", 2, 3)
     assert finding.message.startswith("model.json of model 'm': Expecting property name")
@@ -64,14 +64,14 @@ def test_unknown_engine_arguments_are_reported(tmp_path: Path, backend: str, doc
     version = _model(tmp_path, backend, document)
     if backend == "openvino_genai":
         write_gguf(version / "model.gguf")
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert (finding.rule.id, finding.place) == ("engine-arguments", Place(version / "model.json"))
     assert said in finding.message
 
 
 def test_a_missing_model_is_reported(tmp_path: Path) -> None:
     _model(tmp_path, "openvino_genai")
-    assert "no model in" in one(tmp_path).message
+    assert "no model in" in only_finding(tmp_path).message
 
 
 @pytest.mark.parametrize(
@@ -82,29 +82,29 @@ def test_missing_adapters_are_reported(tmp_path: Path, backend: str, document: d
         tmp_path, backend, {**document, "lora_config": {"max_lora_rank": 8}} if backend == "tensorrtllm" else document
     )
     write(version / "multi_lora.json", '{"mine": "adapters/mine"}')
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert (finding.rule.id, finding.place) == ("engine-arguments", Place(version / "multi_lora.json"))
     assert "adapter 'mine'" in finding.message
     write(version / "adapters" / "mine" / "adapter_config.json", "{}")
-    assert found(tmp_path) == []
+    assert findings_of(tmp_path) == []
 
 
 def test_tensorrtllm_requires_the_shape_of_adapters(tmp_path: Path) -> None:
     version = _model(tmp_path, "tensorrtllm", {"model": "org/name"})
     write(version / "multi_lora.json", '{"mine": "adapters/mine"}')
-    assert '"lora_config"' in one(tmp_path).message
+    assert '"lora_config"' in only_finding(tmp_path).message
 
 
 def test_engines_that_triton_runs_are_refused_at_the_parameter(tmp_path: Path) -> None:
     parameter = 'parameters { key: "gpt_model_path" value { string_value: "/engines/llama" } }'
     _model(tmp_path, "tensorrtllm", {"model": "org/name"}, parameter)
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert (finding.rule.id, finding.place.line) == ("config-invalid", 2)
 
 
 def test_tensors_must_be_those_of_a_generation(tmp_path: Path) -> None:
     _model(tmp_path, "scripted", {}, 'input [ { name: "input_ids" data_type: TYPE_INT32 dims: [ -1 ] } ]')
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert (finding.rule.id, finding.place.line) == ("config-invalid", 2)
     assert "unknown input 'input_ids' of model 'm'; an engine has" in finding.message
 
@@ -127,7 +127,7 @@ def test_an_invalid_gguf_file(tmp_path: Path, contents: bytes, rule: str) -> Non
 def test_a_template_that_does_not_compile(tmp_path: Path, wrong: Any) -> None:
     version = _model(tmp_path, "vllm", {"model": "weights"})
     _checkpoint(version / "weights", wrong)
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert (finding.rule.id, finding.place) == ("chat-template", Place(version / "weights" / "tokenizer_config.json"))
     assert "invalid chat template" in finding.message
 

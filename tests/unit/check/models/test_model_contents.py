@@ -17,7 +17,7 @@ from conch.domain.files.ir_file import NotIr, read_ir
 from conch.server.backends.pytorch.archive import open_archive
 from tests.server.backends.engines.gguf_model import CONTEXT, LAYERS, write_gguf
 from tests.support.packages import require
-from tests.unit.check.repository import found, ids, one, write
+from tests.unit.check.repository import findings_of, ids, only_finding, write
 
 require("openvino", "torch")
 
@@ -51,13 +51,13 @@ def test_the_header_of_a_gguf_file(tmp_path: Path) -> None:
     assert gguf.missing_tensors() == []
     assert gguf.chat_template is not None
     assert sum(gguf.types.values()) == len(gguf.tensors)
-    assert found(tmp_path) == []
+    assert findings_of(tmp_path) == []
 
 
 def test_a_gguf_file_that_is_cut_off(tmp_path: Path) -> None:
     path = language_model(tmp_path)
     path.write_bytes(path.read_bytes()[:-64])
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert finding.rule.id == "file-damaged"
     assert "ends at byte" in finding.message
 
@@ -66,7 +66,7 @@ def test_a_gguf_file_without_a_layer_and_without_a_template(tmp_path: Path) -> N
     path = language_model(tmp_path)
     data = path.read_bytes()
     path.write_bytes(data.replace(b"blk.1.", b"blk.0.").replace(b"tokenizer.chat_template", b"tokenizer.chat_templatx"))
-    by_rule = {finding.rule.id: finding.message for finding in found(tmp_path)}
+    by_rule = {finding.rule.id: finding.message for finding in findings_of(tmp_path)}
     assert by_rule.keys() == {"file-damaged", "chat-template-missing"}
     assert "lacks tensor 'blk.1.*'" in by_rule["file-damaged"]
 
@@ -74,7 +74,7 @@ def test_a_gguf_file_without_a_layer_and_without_a_template(tmp_path: Path) -> N
 def test_a_quantisation_that_the_engine_may_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(language_models, "_GGUF_TYPES", frozenset({"F32"}))
     language_model(tmp_path)
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert finding.rule.id == "quantisation"
     assert "are in F16" in finding.message
 
@@ -122,7 +122,7 @@ def test_the_arguments_of_torch_script(tmp_path: Path) -> None:
     arguments = read_script(open_archive(script(tmp_path)))
     assert arguments is not None
     assert arguments.names == arguments.required == ("x", "mask")
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert finding.rule.id == "model-signature"
     assert finding.message == (
         "unable to load model 'm', configuration expects 1 inputs, model provides 2: forward(x, mask) lacks 'mask'"
@@ -190,7 +190,7 @@ def test_ir_with_layers_of_an_extension(tmp_path: Path) -> None:
     (tmp_path / "m" / "1").mkdir()
     path = tmp_path / "m" / "1" / "model.xml"
     path.write_text(ir(path).replace('type="MatMul" version="opset1"', 'type="MyMul" version="extension"'))
-    finding = one(tmp_path)
+    finding = only_finding(tmp_path)
     assert finding.rule.id == "model-operations"
     assert "MyMul (extension)" in finding.message
 
@@ -226,7 +226,7 @@ def test_a_checkpoint_that_is_cut_off_and_its_context(tmp_path: Path) -> None:
     write(tmp_path / "m" / "1" / "model.json", '{"model": "weights", "max_model_len": 8192}')
     write(tmp_path / "m" / "1" / "weights" / "config.json", '{"max_position_embeddings": 4096}')
     safetensors(tmp_path / "m" / "1" / "weights" / "model.safetensors", {"x": 8}, cut=4)
-    messages = {finding.rule.id: finding.message for finding in found(tmp_path)}
+    messages = {finding.rule.id: finding.message for finding in findings_of(tmp_path)}
     assert messages.keys() == {"context-length", "file-damaged"}
     assert "8192" in messages["context-length"]
     assert "tensors end at byte" in messages["file-damaged"]

@@ -25,12 +25,12 @@ def explained(log: EventLog, number: int) -> RequestParts:
 
 def without_gaps(explainer: Explainer, number: int) -> RequestParts:
     """The parts of a request, each of which begins where the one before ends."""
-    found = explainer.explain(number)
-    assert found is not None
-    parts = list(found.leaves())
-    assert sum(part.ns for part in parts) == found.ns
+    request = explainer.explain(number)
+    assert request is not None
+    parts = list(request.leaves())
+    assert sum(part.ns for part in parts) == request.ns
     assert all(before.end == after.start for before, after in pairwise(parts))
-    return found
+    return request
 
 
 def times(log: EventLog, number: int) -> dict[str, int]:
@@ -309,9 +309,9 @@ def test_the_critical_path_of_an_ensemble() -> None:
         model = SimulatedModel(name, compute=lambda _start, _batch, took=took: took * MS)  # type: ignore[misc]
         serve(model, [Arrival(SECOND + start * MS + MS)], rows, parent=whole)
     log = rows.log()
-    found = explained(log, whole)
-    assert [step.model for _, step in found.walk()] == ["pipeline", "right", "last"]
-    assert [part.cause for part in found.parts if part.ns > 100 * US] == ["loop", "step", "step", "loop"]
+    request = explained(log, whole)
+    assert [step.model for _, step in request.walk()] == ["pipeline", "right", "last"]
+    assert [part.cause for part in request.parts if part.ns > 100 * US] == ["loop", "step", "step", "loop"]
 
 
 def test_a_call_in_a_model_is_nested_in_its_computing() -> None:

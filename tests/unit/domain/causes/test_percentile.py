@@ -32,15 +32,15 @@ def percentile(log: EventLog, number: float = 99, model: str = "") -> Percentile
 
 def test_one_large_image_among_small_ones() -> None:
     log = incident()
-    found = percentile(log)
-    first = found.causes[0]
+    slowest = percentile(log)
+    first = slowest.causes[0]
     assert (first.cause, first.model) == ("large", "preprocess")
-    assert 0.88 < first.more_ns / (found.slow_ns - found.ordinary_ns) <= 1
-    assert percentile_sentence(found).startswith("The slowest 1 % (11 requests, from ")
-    assert 'waiting behind an unusually large request to "preprocess"' in percentile_sentence(found)
-    text = batch_text(Explainer(log), found.batches[0][0])
+    assert 0.88 < first.more_ns / (slowest.slow_ns - slowest.ordinary_ns) <= 1
+    assert percentile_sentence(slowest).startswith("The slowest 1 % (11 requests, from ")
+    assert 'waiting behind an unusually large request to "preprocess"' in percentile_sentence(slowest)
+    text = batch_text(Explainer(log), slowest.batches[0][0])
     assert "1 request (#501), 288 MB of inputs, computed 180 ms, usually 15 ms" in text
-    waiting = Explainer(log).explain(found.slow[4])
+    waiting = Explainer(log).explain(slowest.slow[4])
     assert waiting is not None
     assert "; limit the size of its inputs" in request_sentence(waiting)
 
@@ -50,11 +50,11 @@ def test_a_short_model_that_waits_for_mates() -> None:
     rules = BatchRules(8, frozenset({8}), 8 * MS, single=False, largest_preferred=8)
     model = SimulatedModel(rules=rules, compute=lambda _start, _batch: 2 * MS)
     log = serve(model, [Arrival(SECOND + number * 20 * MS) for number in range(200)]).log()
-    found = percentile(log, 50)
-    assert not found.differs
-    assert found.causes[0].cause == "mates"
-    assert "take about as long as ordinary ones" in percentile_sentence(found)
-    assert "lower max_queue_delay_microseconds" in percentile_sentence(found)
+    slowest = percentile(log, 50)
+    assert not slowest.differs
+    assert slowest.causes[0].cause == "mates"
+    assert "take about as long as ordinary ones" in percentile_sentence(slowest)
+    assert "lower max_queue_delay_microseconds" in percentile_sentence(slowest)
 
 
 def test_small_batches_for_no_visible_reason() -> None:
@@ -84,9 +84,9 @@ def test_the_slow_requests_are_those_of_another_model() -> None:
     rows = serve(SimulatedModel(), [Arrival(SECOND + number * 20 * MS) for number in range(200)])
     slow = SimulatedModel("segmenter", compute=lambda _start, _batch: 300 * MS)
     log = serve(slow, [Arrival(SECOND + number * SECOND) for number in range(4)], rows).log()
-    found = percentile(log)
-    assert not found.differs
-    assert (found.causes[0].cause, found.causes[0].model) == ("compute", "segmenter")
+    slowest = percentile(log)
+    assert not slowest.differs
+    assert (slowest.causes[0].cause, slowest.causes[0].model) == ("compute", "segmenter")
     assert percentile(log, 99, "detector").causes[0].model == "detector"
 
 
@@ -105,9 +105,9 @@ def test_models_with_the_same_cause_are_named_together() -> None:
         rows.add("requests", number=whole, model="pipeline", version=1, outcome="ok", received=start, queued=start,
                  done=at)  # fmt: skip
     log = rows.log(server={"cores": 2})
-    found = percentile(log, 98)
-    assert [cause.model for cause in found.causes if cause.cause == "cpu"] == ["b", "c", "a"]
-    sentence = percentile_sentence(found)
+    slowest = percentile(log, 98)
+    assert [cause.model for cause in slowest.causes if cause.cause == "cpu"] == ["b", "c", "a"]
+    sentence = percentile_sentence(slowest)
     assert '65% "b", "c" and "a" being ready to run without a processor (75 ms, ordinarily 0 s)' in sentence
     assert "reserve processors for the server, or let fewer executions run at once" in sentence
 
@@ -145,6 +145,6 @@ def test_what_cannot_be_explained() -> None:
 
 
 def test_the_short_form() -> None:
-    found = Explainer(incident()).explain(506)
-    assert found is not None
-    assert short_text(found) == "total;dur=174.170, large;dur=159.100, compute;dur=15.000"
+    request = Explainer(incident()).explain(506)
+    assert request is not None
+    assert short_text(request) == "total;dur=174.170, large;dur=159.100, compute;dur=15.000"

@@ -36,9 +36,9 @@ def a_log(**header: object) -> EventLog:
 DATA = a_log().to_bytes()
 
 
-def same(one: EventLog, other: EventLog) -> bool:
-    return (list(one.names), one.server, one.lost) == (list(other.names), other.server, other.lost) and all(
-        np.array_equal(one.tables[kind], other.tables[kind]) for kind in KINDS
+def same(log: EventLog, other: EventLog) -> bool:
+    return (list(log.names), log.server, log.lost) == (list(other.names), other.server, other.lost) and all(
+        np.array_equal(log.tables[kind], other.tables[kind]) for kind in KINDS
     )
 
 

@@ -60,10 +60,10 @@ FILES: Sequence[tuple[str, bytes]] = (
 
 @pytest.mark.parametrize(("kind", "file"), FILES, ids=[kind for kind, _ in FILES])
 def test_the_size_is_the_decoders(kind: str, file: bytes) -> None:
-    found = read_image(url_of(file))
+    image = read_image(url_of(file))
     with Pillow.open(io.BytesIO(file)) as decoded:
-        assert (found.format, found.width, found.height) == (decoded.format, *decoded.size)
-    assert (found.format, found.data) == (kind, file)
+        assert (image.format, image.width, image.height) == (decoded.format, *decoded.size)
+    assert (image.format, image.data) == (kind, file)
 
 
 def test_the_file_says_what_it_is() -> None:
@@ -165,10 +165,10 @@ def test_random_bytes_raise_nothing_else() -> None:
     for _, file in FILES:
         for number in range(300):
             try:
-                found = read_image(url_of(kinds[number % 3](file)))
+                image = read_image(url_of(kinds[number % 3](file)))
             except ValueError:
                 continue
-            assert found.width > 0 < found.height
+            assert image.width > 0 < image.height
 
 
 def test_contents() -> None:

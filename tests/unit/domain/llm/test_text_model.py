@@ -17,7 +17,7 @@ SCORE, CLASSES = TensorSpec("logits", "FP32", (1,)), TensorSpec("logits", "FP32"
 CLASSIFIER = {"architectures": ["BertForSequenceClassification"]}
 
 
-def found(folder: Path, *outputs: TensorSpec, inputs: Any = (IDS, MASK, TYPES), batch: int = 4, **files: Any) -> Any:
+def model_of(folder: Path, *outputs: TensorSpec, inputs: Any = (IDS, MASK, TYPES), batch: int = 4, **files: Any) -> Any:
     """Return what a model with these files does; names of files are without .json."""
     (folder / "1_Pooling").mkdir(exist_ok=True)
     for name, document in {"tokenizer": {}, **files}.items():
@@ -28,18 +28,18 @@ def found(folder: Path, *outputs: TensorSpec, inputs: Any = (IDS, MASK, TYPES), 
 
 
 def test_cross_encoders_and_classifiers_are_known_by_their_labels(tmp_path: Path) -> None:
-    one = found(tmp_path, SCORE, config=CLASSIFIER)
-    assert (one.task, one.activation, one.output) == (Task.SCORE, "sigmoid", "logits")
+    single = model_of(tmp_path, SCORE, config=CLASSIFIER)
+    assert (single.task, single.activation, single.output) == (Task.SCORE, "sigmoid", "logits")
     raw = {**CLASSIFIER, "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}
-    assert found(tmp_path, SCORE, config=raw).activation == "identity"
-    three = found(tmp_path, CLASSES, config={**CLASSIFIER, "id2label": {"2": "c", "0": "a", "1": "b"}})
+    assert model_of(tmp_path, SCORE, config=raw).activation == "identity"
+    three = model_of(tmp_path, CLASSES, config={**CLASSIFIER, "id2label": {"2": "c", "0": "a", "1": "b"}})
     assert (three.task, three.labels, three.activation) == (Task.CLASSIFY, ("a", "b", "c"), "softmax")
     several = {**CLASSIFIER, "problem_type": "multi_label_classification"}
-    assert found(tmp_path, CLASSES, config=several).activation == "sigmoid"
-    assert found(tmp_path, CLASSES, config=several).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
-    assert found(tmp_path, TensorSpec("logits", "FP32", (-1,)), config=CLASSIFIER).size == 2
+    assert model_of(tmp_path, CLASSES, config=several).activation == "sigmoid"
+    assert model_of(tmp_path, CLASSES, config=several).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert model_of(tmp_path, TensorSpec("logits", "FP32", (-1,)), config=CLASSIFIER).size == 2
     (tmp_path / "config.json").unlink()
-    assert found(tmp_path, SCORE).task is Task.SCORE
+    assert model_of(tmp_path, SCORE).task is Task.SCORE
 
 
 @pytest.mark.parametrize(
@@ -59,17 +59,17 @@ def test_what_a_library_makes_of_a_checkpoint(config: Any, task: Task, labels: t
 
 
 def test_encoders_are_pooled_as_sentence_transformers_say(tmp_path: Path) -> None:
-    plain = found(tmp_path, HIDDEN)
+    plain = model_of(tmp_path, HIDDEN)
     assert (plain.task, plain.output, plain.pooling, plain.normalize) == (Task.EMBED, HIDDEN.name, "mean", True)
-    assert found(tmp_path, HIDDEN, pooling={"pooling_mode_cls_token": True}).pooling == "cls"
-    assert found(tmp_path, HIDDEN, batch=5).pooling == "max"
-    assert not found(tmp_path, HIDDEN, modules=[{"type": "sentence_transformers.models.Pooling"}]).normalize
-    both = found(tmp_path, HIDDEN, POOLED)
+    assert model_of(tmp_path, HIDDEN, pooling={"pooling_mode_cls_token": True}).pooling == "cls"
+    assert model_of(tmp_path, HIDDEN, batch=5).pooling == "max"
+    assert not model_of(tmp_path, HIDDEN, modules=[{"type": "sentence_transformers.models.Pooling"}]).normalize
+    both = model_of(tmp_path, HIDDEN, POOLED)
     assert (both.output, both.pooling, both.tokens, both.size) == (POOLED.name, "", HIDDEN.name, 8)
-    prompts = found(tmp_path, HIDDEN, config_sentence_transformers={"prompts": {"query": "q: "}}).prompts
+    prompts = model_of(tmp_path, HIDDEN, config_sentence_transformers={"prompts": {"query": "q: "}}).prompts
     assert prompts == {"query": "q: "}
     with pytest.raises(Unsupported, match="its pooling 'pooling_mode_weightedmean_tokens' is not one of cls, mean"):
-        found(tmp_path, HIDDEN, pooling={"pooling_mode_weightedmean_tokens": True})
+        model_of(tmp_path, HIDDEN, pooling={"pooling_mode_weightedmean_tokens": True})
 
 
 @pytest.mark.parametrize(
@@ -84,20 +84,20 @@ def test_encoders_are_pooled_as_sentence_transformers_say(tmp_path: Path) -> Non
     ],
 )
 def test_the_longest_text_is_the_least_that_any_file_says(tmp_path: Path, files: Any, tokens: int) -> None:
-    assert found(tmp_path, HIDDEN, **files).max_tokens == tokens
+    assert model_of(tmp_path, HIDDEN, **files).max_tokens == tokens
 
 
 def test_other_models_serve_tensors_only(tmp_path: Path) -> None:
     assert text_model(ModelConfig("m", "onnxruntime", "", 4, (IDS,), (HIDDEN,)), tmp_path) is None
     image = TensorSpec("pixel_values", "FP32", (3, 224, 224))
-    assert found(tmp_path, HIDDEN, inputs=(image,)) is None
+    assert model_of(tmp_path, HIDDEN, inputs=(image,)) is None
     with pytest.raises(Unsupported, match="its inputs are not token ids, mask and types"):
-        found(tmp_path, HIDDEN, inputs=(IDS, image))
+        model_of(tmp_path, HIDDEN, inputs=(IDS, image))
     with pytest.raises(Unsupported, match="no output 'logits'"):
-        found(tmp_path, HIDDEN, config=CLASSIFIER)
+        model_of(tmp_path, HIDDEN, config=CLASSIFIER)
     with pytest.raises(Unsupported, match="no output 'sentence_embedding'"):
-        found(tmp_path, TensorSpec("OUT", "INT64", (1,)), config={})
-    fixed = found(tmp_path, HIDDEN, inputs=(TensorSpec("input_ids", "INT32", (16,)),))
+        model_of(tmp_path, TensorSpec("OUT", "INT64", (1,)), config={})
+    fixed = model_of(tmp_path, HIDDEN, inputs=(TensorSpec("input_ids", "INT32", (16,)),))
     assert isinstance(fixed, TextModel)
     assert (fixed.fixed_tokens, fixed.mask) == (16, None)
 

@@ -126,22 +126,22 @@ def test_any_output_is_parsed_alike_however_it_is_cut(text: str, cuts: set[int],
 
 def known(parts: Sequence[Part]) -> list[Any]:
     """Return calls without their ids, with all of their arguments, and joined texts."""
-    found: list[Any] = []
+    described: list[Any] = []
     for part in parts:
         if isinstance(part, ToolCall):
-            found.append((part.name, part.arguments, part.custom))
+            described.append((part.name, part.arguments, part.custom))
             continue
         if isinstance(part, Arguments):
-            name, arguments, custom = found[-1]
-            found[-1] = (name, arguments + part.text, custom)
+            name, arguments, custom = described[-1]
+            described[-1] = (name, arguments + part.text, custom)
             continue
         kind, text = ("text", part) if isinstance(part, str) else ("reasoning", part.text)
-        last = found[-1] if found else None
+        last = described[-1] if described else None
         if isinstance(last, list) and last[0] == kind:
             last[1] += text
         else:
-            found.append([kind, text])
-    return found
+            described.append([kind, text])
+    return described
 
 
 @pytest.mark.parametrize(

@@ -107,10 +107,10 @@ def served_in_turn(shared: RateLimiter, claims: Sequence[Claim], executions: int
     counts: Counter[Claim] = Counter()
     held: list[Claim] = []
 
-    def ask(each: Claim) -> None:
-        if not each.held and shared.acquire([each]) is not None:
-            counts[each] += 1
-            held.append(each)
+    def ask(claimant: Claim) -> None:
+        if not claimant.held and shared.acquire([claimant]) is not None:
+            counts[claimant] += 1
+            held.append(claimant)
 
     for contender in claims:
         contender.wake = lambda contender=contender: ask(contender)
@@ -129,9 +129,9 @@ def order_of_service(shared: RateLimiter, claims: Sequence[Claim], executions: i
     shared.register([hold])
     shared.acquire([hold])
 
-    def ask(each: Claim) -> None:
-        if not each.held and shared.acquire([each]) is not None:
-            served.append(each)
+    def ask(claimant: Claim) -> None:
+        if not claimant.held and shared.acquire([claimant]) is not None:
+            served.append(claimant)
 
     for contender in claims:
         contender.wake = lambda contender=contender: ask(contender)

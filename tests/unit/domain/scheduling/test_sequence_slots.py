@@ -154,31 +154,31 @@ def test_random_schedules_keep_the_rules(actions: list[str], instances: int, cou
     now = 1
     for action in actions:
         live = list(plain.sequences)
-        one = data.draw(st.sampled_from(live)) if live else None
+        chosen = data.draw(st.sampled_from(live)) if live else None
         if action == "start":
             key = data.draw(st.integers(1, 8))
             if slots.open(key) is None:
                 request = submitted(slots, key)
                 plain.sequences.append(PlainSequence(key, request.sequence, waiting=[request]))
-        elif action in ("continue", "end") and one and one.open:
-            assert slots.open(one.key) is one.actual
-            one.waiting.append(submitted(slots, one.key, end=action == "end"))
-            one.open = action == "continue"
-        elif action == "take" and one and one.slot and one.waiting and not one.executing:
-            assert slots.take(one.actual) is one.waiting.pop(0)
-            one.executing = True
-        elif action == "done" and one and one.executing:
-            slots.done(one.actual, now)
-            one.executing, one.begun, one.rested = False, True, now
-        elif action == "again" and one and one.executing:
-            request = one.actual.executing
+        elif action in ("continue", "end") and chosen and chosen.open:
+            assert slots.open(chosen.key) is chosen.actual
+            chosen.waiting.append(submitted(slots, chosen.key, end=action == "end"))
+            chosen.open = action == "continue"
+        elif action == "take" and chosen and chosen.slot and chosen.waiting and not chosen.executing:
+            assert slots.take(chosen.actual) is chosen.waiting.pop(0)
+            chosen.executing = True
+        elif action == "done" and chosen and chosen.executing:
+            slots.done(chosen.actual, now)
+            chosen.executing, chosen.begun, chosen.rested = False, True, now
+        elif action == "again" and chosen and chosen.executing:
+            request = chosen.actual.executing
             assert request is not None
-            slots.give_back(one.actual, request, now, begun=True)
-            one.waiting.insert(0, request)
-            one.executing, one.begun = False, True
-        elif action == "abort" and one:
-            assert slots.end(one.actual, now) == one.waiting
-            one.waiting, one.open = [], False
+            slots.give_back(chosen.actual, request, now, begun=True)
+            chosen.waiting.insert(0, request)
+            chosen.executing, chosen.begun = False, True
+        elif action == "abort" and chosen:
+            assert slots.end(chosen.actual, now) == chosen.waiting
+            chosen.waiting, chosen.open = [], False
         elif action == "sweep":
             assert set(slots.idle(now)) == plain.idle(now)
             for sequence in plain.sequences:
@@ -192,9 +192,9 @@ def test_random_schedules_keep_the_rules(actions: list[str], instances: int, cou
             plain.down.add(instance)
             lost = [sequence for sequence in hit if sequence.begun or sequence.executing]
             assert slots.withhold(instance) == [
-                sequence.actual for sequence in sorted(lost, key=lambda each: sequence.slot)
+                sequence.actual for sequence in sorted(lost, key=lambda moving: sequence.slot)
             ]
-            moved = sorted((sequence for sequence in hit if sequence not in lost), key=lambda each: each.slot)
+            moved = sorted((sequence for sequence in hit if sequence not in lost), key=lambda moving: moving.slot)
             for sequence in moved:
                 sequence.slot = None
             placed = [sequence for sequence in plain.sequences if sequence.slot]

@@ -99,15 +99,15 @@ def values(families: list[Family]) -> dict[tuple[str, frozenset[tuple[str, str]]
 
 def test_a_shared_device_has_a_series_for_each_container() -> None:
     containers = {"ACME-1": [PodContainer("ml", "a", "server"), PodContainer("ml", "b", "server")]}
-    found = values([*sample_families([SAMPLE], containers), *native_families([SAMPLE], containers, {})])
+    by_series = values([*sample_families([SAMPLE], containers), *native_families([SAMPLE], containers, {})])
     labels = {"vendor": "acme", "device": "0", "uuid": "ACME-1", "name": "Acme 9000"}
     for pod in "ab":
         pod_labels = {"namespace": "ml", "pod": pod, "container": "server"}
         of_pod = frozenset((labels | pod_labels).items())
-        assert found["conch_accelerator_utilization_ratio", of_pod] == 0.5
-        assert found["acme_util_percent", frozenset({"card": "0", **pod_labels}.items())] == 50
-    assert found["acme_driver_info", frozenset({("version", "1.2")})] == 1
-    assert not any(name == "conch_accelerator_power_watts" for name, _ in found)
+        assert by_series["conch_accelerator_utilization_ratio", of_pod] == 0.5
+        assert by_series["acme_util_percent", frozenset({"card": "0", **pod_labels}.items())] == 50
+    assert by_series["acme_driver_info", frozenset({("version", "1.2")})] == 1
+    assert not any(name == "conch_accelerator_power_watts" for name, _ in by_series)
 
 
 def test_families_have_the_labels_of_their_definitions() -> None:

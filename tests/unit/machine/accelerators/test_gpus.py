@@ -14,9 +14,9 @@ FOUR = [installed(index) for index in range(4)]
 
 def uuids(gpus: list[InstalledGpu], **environment: str) -> list[str]:
     variables = {f"{name}_VISIBLE_DEVICES": value for name, value in environment.items()}
-    found = visible_gpus(gpus, variables)
-    assert [gpu.number for gpu in found] == list(range(len(found)))
-    return [gpu.uuid for gpu in found]
+    shown = visible_gpus(gpus, variables)
+    assert [gpu.number for gpu in shown] == list(range(len(shown)))
+    return [gpu.uuid for gpu in shown]
 
 
 def test_all_gpus_are_visible_by_default() -> None:

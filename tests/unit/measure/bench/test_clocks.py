@@ -11,13 +11,13 @@ _PRINTED = {"measure_level.py", "bench_run.py"}
 
 
 def _calls(path: Path) -> list[tuple[str, str]]:
-    found = []
+    calls = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            found.append((node.value.id, node.attr))
+            calls.append((node.value.id, node.attr))
         if isinstance(node, ast.ImportFrom) and node.module == "time":
-            found += [("time", alias.name) for alias in node.names]
-    return found
+            calls += [("time", alias.name) for alias in node.names]
+    return calls
 
 
 def test_durations_never_come_from_a_clock_that_can_step() -> None:

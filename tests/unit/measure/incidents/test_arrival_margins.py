@@ -57,9 +57,9 @@ def test_a_batch_whose_delay_is_over_moves_with_its_first_request() -> None:
 def test_where_there_is_no_room_a_request_comes_between() -> None:
     batches = [(1, 10.0, "idle", 11.0), (2, 11.01, "idle", 12.0), (3, 12.01, "idle", 13.0)]
     requests = [(10.0, 1), (10.9, 2), (11.2, 3)]
-    found = moved(requests, batches)
-    assert found[0] == 0
-    assert 10.0 < 10.9 + found[1] < 11.01 < 11.2 + found[2] < 12.01
+    shifts = moved(requests, batches)
+    assert shifts[0] == 0
+    assert 10.0 < 10.9 + shifts[1] < 11.01 < 11.2 + shifts[2] < 12.01
 
 
 def test_requests_of_short_executions_are_moved_less() -> None:

@@ -39,8 +39,8 @@ def test_kept_inputs_are_those_of_the_request(detail: str, kept: bool) -> None:
     ]
     payloads.keep(InferRequest("m", tensors))
     (document,) = json.loads(json.dumps(payloads.documents()))
-    found = kept_tensors(document)
-    assert [(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)) for tensor in found] == (
+    kept_inputs = kept_tensors(document)
+    assert [(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)) for tensor in kept_inputs] == (
         [(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)) for tensor in tensors] if kept else []
     )
 

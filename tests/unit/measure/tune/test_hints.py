@@ -33,11 +33,11 @@ def documents(settings: Mapping[str, Value]) -> dict[str, Document]:
 def test_more_instances_without_a_delay_go_first(metric: str) -> None:
     log = log_of(run(MODEL, traffic([0] * 600), work(lambda size: MS * (4 + size)), clients=4), MODEL, cpu_ns=1000)
     settings = TuneSettings("m", goal=Goal((metric,)))
-    found = [SPACE.settings(point) for point in ranked(log, settings, SPACE, CURRENT, documents)]
-    assert len(found) == 6  # not of the other backend, which the log does not know
-    assert found[0]["instances"] != 1
-    assert found[0]["queue_delay_us"] == 0
-    assert found[-1]["queue_delay_us"] == 20_000
+    order = [SPACE.settings(point) for point in ranked(log, settings, SPACE, CURRENT, documents)]
+    assert len(order) == 6  # not of the other backend, which the log does not know
+    assert order[0]["instances"] != 1
+    assert order[0]["queue_delay_us"] == 0
+    assert order[-1]["queue_delay_us"] == 20_000
 
 
 def test_the_default_search_begins_with_hints_and_points_far_from_them() -> None:

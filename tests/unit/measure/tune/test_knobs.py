@@ -46,8 +46,8 @@ def test_settings_without_effect_lead_to_equal_configurations() -> None:
 
 def test_the_current_values_are_read_back() -> None:
     names = ["instances", "threads", "max_batch_size", "queue_delay_us", "preferred_batch_sizes", "backend"]
-    found = current_settings(_onnx(), names)
-    assert found == {
+    values = current_settings(_onnx(), names)
+    assert values == {
         "instances": 1,
         "threads": 0,
         "max_batch_size": 8,
@@ -55,13 +55,13 @@ def test_the_current_values_are_read_back() -> None:
         "preferred_batch_sizes": (4, 8),
         "backend": "onnxruntime",
     }
-    assert with_settings(_onnx(), {**found, "threads": None}) == _onnx()
+    assert with_settings(_onnx(), {**values, "threads": None}) == _onnx()
 
 
 def test_a_dimension_has_the_current_value() -> None:
-    found = dimension("queue_delay_us", _onnx(), cores=2)
-    assert found is not None
-    assert found.values == ("off", 0, 100, 500, 2000)
+    axis = dimension("queue_delay_us", _onnx(), cores=2)
+    assert axis is not None
+    assert axis.values == ("off", 0, 100, 500, 2000)
 
 
 def test_ensembles_and_engines_have_no_instances_to_tune() -> None:
@@ -71,9 +71,9 @@ def test_ensembles_and_engines_have_no_instances_to_tune() -> None:
 
 def test_any_field_is_a_knob() -> None:
     assert with_settings(_onnx(), {"field:optimization.graph.level": 1})["optimization"] == {"graph": {"level": 1}}
-    found = dimension("field:max_batch_size", _onnx(), 2, (2, 4))
-    assert found is not None
-    assert found.values == (2, 4, 8)
+    axis = dimension("field:max_batch_size", _onnx(), 2, (2, 4))
+    assert axis is not None
+    assert axis.values == (2, 4, 8)
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,10 @@ from conch.measure.advise.machine import read_machine
     ],
 )
 def test_gpus(gpus: str, memory_gb: float, gbps: float, tflops: float) -> None:
-    found = read_machine(f"{gpus}, 8 cores, 64GiB").gpus
-    assert found is not None
-    assert (found.bandwidth / 1e9, found.flops / 1e12) == (gbps, tflops)
-    assert found.memory / 1e9 == pytest.approx(memory_gb, abs=0.05)
+    facts = read_machine(f"{gpus}, 8 cores, 64GiB").gpus
+    assert facts is not None
+    assert (facts.bandwidth / 1e9, facts.flops / 1e12) == (gbps, tflops)
+    assert facts.memory / 1e9 == pytest.approx(memory_gb, abs=0.05)
 
 
 def test_figures_have_their_source() -> None:

@@ -77,8 +77,8 @@ def test_bayesian_search_beats_chance_on_a_noisy_grid() -> None:
             while (proposal := search.propose()) is not None:
                 score = _score(proposal.point)
                 search.tell(proposal, None if score is None else score + noise.gauss(0, 0.03))
-            found = [score for point in search.best(1) if (score := _score(point)) is not None]
-            lost += max(score for point in SPACE.points() if (score := _score(point)) is not None) - max(found)
+            scores = [score for point in search.best(1) if (score := _score(point)) is not None]
+            lost += max(score for point in SPACE.points() if (score := _score(point)) is not None) - max(scores)
         return lost
 
     assert regret("bayesian") < regret("random")

@@ -126,9 +126,9 @@ def run(
 
 
 def station(simulation: Simulation, name: str = "m") -> InstanceStation:
-    found = simulation.by_name[name]
-    assert isinstance(found, InstanceStation)
-    return found
+    station = simulation.by_name[name]
+    assert isinstance(station, InstanceStation)
+    return station
 
 
 def log_of(simulation: Simulation, *documents: Document, machine: float = 2.0, **columns: int) -> EventLog:

@@ -44,23 +44,23 @@ def near(estimate: Prediction, truth: float, error: float = 0.08) -> bool:
 )
 def test_a_forecast_is_what_the_changed_model_does(change: Change, load: Load, model: Document, rate: int) -> None:
     truth = run(model, traffic(poisson(rate, 2500, seed=4)), work(lambda size: 2.0 * MS + 0.4 * MS * size, seed=4))
-    found = forecast(LOG, "m", change, load, runs=RUNS)
-    assert near(found.p50, percentile(truth, 50))
-    assert near(found.p99, percentile(truth, 99))
-    assert near(found.throughput, rate)
+    prediction = forecast(LOG, "m", change, load, runs=RUNS)
+    assert near(prediction.p50, percentile(truth, 50))
+    assert near(prediction.p99, percentile(truth, 99))
+    assert near(prediction.throughput, rate)
     of = station(truth)
-    assert near(found.utilisation["m"], of.busy_ns / truth.now / of.instances)
-    assert found.batch["m"] == pytest.approx(of.executed / of.executions, rel=0.08)
-    assert found.check[2] == pytest.approx(found.recorded[2], rel=0.05)
+    assert near(prediction.utilisation["m"], of.busy_ns / truth.now / of.instances)
+    assert prediction.batch["m"] == pytest.approx(of.executed / of.executions, rel=0.08)
+    assert prediction.check[2] == pytest.approx(prediction.recorded[2], rel=0.05)
 
 
 def test_clients_that_wait_for_answers_are_found_and_kept() -> None:
     model = document()
     truth = run(model, traffic([0] * 800), WORK, clients=4)
-    found = forecast(log_of(truth, model), "m", runs=RUNS)
-    assert found.clients == 4
-    assert near(found.p50, percentile(truth, 50))
-    assert not any("keep up" in note for note in found.notes)
+    prediction = forecast(log_of(truth, model), "m", runs=RUNS)
+    assert prediction.clients == 4
+    assert near(prediction.p50, percentile(truth, 50))
+    assert not any("keep up" in note for note in prediction.notes)
     assert forecast(log_of(truth, model), "m", Change(), Load(factor=2), runs=RUNS).clients == 8
     assert learn(LOG, "m").requests.clients == 0
 
@@ -93,9 +93,9 @@ def test_contention_is_learnt_where_executions_overlap() -> None:
     truth = run(model, traffic(poisson(380, 2000)), of_size, cores=1.0)
     learnt = learn(log_of(truth, model), "m")
     assert learnt.executions["m"].cores == pytest.approx(1.0, abs=0.2)
-    found = forecast(log_of(truth, model), "m", Change(instances=4), runs=RUNS)
+    prediction = forecast(log_of(truth, model), "m", Change(instances=4), runs=RUNS)
     more = run(document(instances=4), traffic(poisson(380, 2000, seed=3)), of_size, cores=1.0)
-    assert near(found.p50, percentile(more, 50), 0.12)
+    assert near(prediction.p50, percentile(more, 50), 0.12)
 
 
 def test_counters_of_processor_time_say_how_executions_would_share() -> None:
@@ -131,9 +131,9 @@ def test_sequences_are_forecast() -> None:
 
 def test_too_few_samples_are_named_with_how_many_it_needs() -> None:
     log = log_of(run(document(), traffic(poisson(100, 50)), WORK), document())
-    found = forecast(log, "m", runs=RUNS)
-    assert found.executions == 50
-    assert found.notes[0].startswith("too few samples for P99: 50 executions of 'm', it needs 459: 4")
+    prediction = forecast(log, "m", runs=RUNS)
+    assert prediction.executions == 50
+    assert prediction.notes[0].startswith("too few samples for P99: 50 executions of 'm', it needs 459: 4")
 
 
 def test_what_the_log_has_not_seen_widens_the_interval_and_is_named() -> None:
@@ -152,8 +152,8 @@ def width(estimate: Prediction) -> float:
 
 
 def test_a_load_that_is_too_high_is_named() -> None:
-    found: Forecast = forecast(LOG, "m", Change(), Load(rate=5000), runs=2)
-    assert any(note.startswith("does not keep up: ") for note in found.notes)
+    prediction: Forecast = forecast(LOG, "m", Change(), Load(rate=5000), runs=2)
+    assert any(note.startswith("does not keep up: ") for note in prediction.notes)
     refused = forecast(LOG, "m", Change(max_queue_size=4), Load(rate=5000), runs=2)
     assert refused.refused.value > 0.5
 

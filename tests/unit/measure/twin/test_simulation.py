@@ -28,8 +28,8 @@ def sizes(simulation: Simulation) -> list[int]:
 
 def waits(simulation: Simulation) -> list[int]:
     """How long requests were in the queue, in the order of their arrival."""
-    found = {job.number: batch.begun - job.queued for batch in simulation.batches for job in batch.jobs}
-    return [found[number] for number in sorted(found)]
+    by_number = {job.number: batch.begun - job.queued for batch in simulation.batches for job in batch.jobs}
+    return [by_number[number] for number in sorted(by_number)]
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8])

@@ -17,7 +17,7 @@ def chart() -> Iterator[HelmChart]:
 def of(chart: HelmChart) -> Callable[..., dict[str, Any]]:
     """The object of a kind and of a suffix of its name, which the chart creates for the release `gpt2` in `models`."""
 
-    def found(values: dict[str, Any], kind: str, suffix: str = "") -> dict[str, Any]:
+    def document(values: dict[str, Any], kind: str, suffix: str = "") -> dict[str, Any]:
         return by_name(chart.objects(values, "gpt2", "models"))[kind, f"gpt2{suffix}"]
 
-    return found
+    return document

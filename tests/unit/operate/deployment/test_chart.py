@@ -31,16 +31,16 @@ def test_a_value_without_a_schema_is_named(tmp_path: Path) -> None:
 def test_ports_with_tls_are_asked_over_tls(chart: HelmChart) -> None:
     tls = {"secretName": "certificate", "http": True, "metrics": True}
     values = {"secrets": {"tls": tls}, "monitoring": {"enabled": True}, "service": {"metricsPort": 8002}}
-    found = {document["kind"]: document for document in chart.all_objects(values, "demo", "models")}
-    (server,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    by_kind = {document["kind"]: document for document in chart.all_objects(values, "demo", "models")}
+    (server,) = by_kind["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert {"--http-use-ssl=true", "--metrics-use-ssl=true", "--grpc-use-ssl=true"} <= set(server["args"])
     assert {server[f"{name}Probe"]["httpGet"]["scheme"] for name in ("startup", "liveness", "readiness")} == {"HTTPS"}
     ports = next(document for document in chart.objects(values, "demo", "models") if document["kind"] == "Service")
     assert {port["appProtocol"] for port in ports["spec"]["ports"]} == {"https"}
-    monitor = found.get("PodMonitor") or found["ServiceMonitor"]
+    monitor = by_kind.get("PodMonitor") or by_kind["ServiceMonitor"]
     (endpoint,) = monitor["spec"].get("podMetricsEndpoints") or monitor["spec"]["endpoints"]
     assert (endpoint["scheme"], endpoint["tlsConfig"]["serverName"]) == ("https", "demo.models.svc")
-    assert {"name": "CONCH_HTTP_USE_SSL", "value": "true"} in found["Pod"]["spec"]["containers"][0]["env"]
+    assert {"name": "CONCH_HTTP_USE_SSL", "value": "true"} in by_kind["Pod"]["spec"]["containers"][0]["env"]
 
 
 @pytest.mark.slow

@@ -23,12 +23,12 @@ def pods(chart: HelmChart, values: dict[str, Any]) -> list[dict[str, Any]]:
 def test_the_pod_asks_the_service(chart: HelmChart) -> None:
     (pod,) = pods(chart, VALUES)
     (container,) = pod["spec"]["containers"]
-    found = {document["kind"]: document for document in chart.objects(VALUES, "gpt2", "models")}
+    by_kind = {document["kind"]: document for document in chart.objects(VALUES, "gpt2", "models")}
     variables = {variable["name"]: variable["value"] for variable in container["env"]}
     assert variables == {"CONCH_HTTP_ADDRESS": "gpt2.models.svc", "CONCH_HTTP_PORT": "80"}
     assert container["command"] == ["conch", "health", "--metadata"]
     assert health([*container["command"][2:], "--help"]) == 0
-    server = found["Deployment"]["spec"]["template"]["spec"]
+    server = by_kind["Deployment"]["spec"]["template"]["spec"]
     assert container["image"].partition(":")[0] == server["containers"][0]["image"].partition(":")[0]
     for name in ("imagePullSecrets", "securityContext", "tolerations"):
         assert pod["spec"][name] == server[name], name
@@ -37,10 +37,10 @@ def test_the_pod_asks_the_service(chart: HelmChart) -> None:
 def test_nothing_selects_the_pod_and_the_network_policy_admits_it(chart: HelmChart) -> None:
     (pod,) = pods(chart, VALUES)
     labels = pod["metadata"]["labels"]
-    found = {document["kind"]: document for document in chart.objects(VALUES, "gpt2", "models")}
-    assert not found["Service"]["spec"]["selector"].items() <= labels.items()
-    assert not found["Deployment"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    assert found["NetworkPolicy"]["spec"]["ingress"][0]["from"] == [{"podSelector": {}}]
+    by_kind = {document["kind"]: document for document in chart.objects(VALUES, "gpt2", "models")}
+    assert not by_kind["Service"]["spec"]["selector"].items() <= labels.items()
+    assert not by_kind["Deployment"]["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert by_kind["NetworkPolicy"]["spec"]["ingress"][0]["from"] == [{"podSelector": {}}]
 
 
 @pytest.mark.parametrize("version", ["1.30", "1.37"])

@@ -88,15 +88,15 @@ def test_a_namespace_opts_in_to_all_formats() -> None:
 
 def shown_services() -> dict[str, dict[str, Any]]:
     """The services of deploy/kserve, and of the pages."""
-    found = dict(SERVICES)
+    services = dict(SERVICES)
     for page in ("oci-models.md", "kserve.md"):
         for block in blocks_of(ROOT / "docs" / page):
             text = "\n".join(block.lines)
             document = yaml.safe_load(text) if block.language == "yaml" else None
             if isinstance(document, dict) and document.get("kind") == "InferenceService":
-                found[block.name] = document
-    assert any(name.startswith("docs/oci-models.md") for name in found), found.keys()
-    return found
+                services[block.name] = document
+    assert any(name.startswith("docs/oci-models.md") for name in services), services.keys()
+    return services
 
 
 @pytest.mark.parametrize("service", shown_services().values(), ids=shown_services())

@@ -27,11 +27,11 @@ def blocks() -> list[Block]:
 
 
 def kustomization(folder: Path) -> dict[str, Any]:
-    found = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    assert (found["apiVersion"], found["kind"]) == ("kustomize.config.k8s.io/v1beta1", "Kustomization")
-    assert set(found) <= FIELDS
-    assert isinstance(found, dict)
-    return found
+    document = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    assert (document["apiVersion"], document["kind"]) == ("kustomize.config.k8s.io/v1beta1", "Kustomization")
+    assert set(document) <= FIELDS
+    assert isinstance(document, dict)
+    return document
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +78,11 @@ def test_kubectl_builds_the_overlay(rendered: Path, tmp_path: Path) -> None:
     shutil.copy(rendered, tmp_path / "kustomize" / "base")
     command = [kubernetes_program("kubectl"), "kustomize", tmp_path / "kustomize" / "overlays" / "production"]
     built = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-    found = {
+    by_name = {
         (document["kind"], document["metadata"]["name"]): document for document in yaml.safe_load_all(built.stdout)
     }
-    assert found.keys() == {(document["kind"], document["metadata"]["name"]) for document in objects(rendered)}
-    spec = found["Deployment", "demo"]["spec"]
+    assert by_name.keys() == {(document["kind"], document["metadata"]["name"]) for document in objects(rendered)}
+    spec = by_name["Deployment", "demo"]["spec"]
     assert spec["replicas"] == 3
     assert spec["template"]["spec"]["containers"][0]["image"].partition("@")[2].startswith("sha256:")
 

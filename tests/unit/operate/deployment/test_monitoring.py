@@ -44,13 +44,13 @@ def matches(selector: dict[str, str], labels: dict[str, str]) -> bool:
 def test_the_server_reads_the_limits_of_the_chart_back(of: Of) -> None:
     entry = {"model": "a", "requests_per_second": 10}
     limits = {"maxQps": 80, "maxTokensPerSecond": 2000, "enforced": True, "entries": [entry]}
-    found = read_annotations(of({"limits": limits}, "Deployment"))
-    assert sorted((key.subject.model, key.quantity.value, value) for key, value in found.items()) == [
+    read = read_annotations(of({"limits": limits}, "Deployment"))
+    assert sorted((key.subject.model, key.quantity.value, value) for key, value in read.items()) == [
         ("*", "requests_per_second", 80),
         ("*", "tokens_per_second", 2000),
         ("a", "requests_per_second", 10),
     ]
-    assert all(key.enforced for key in found if key.subject.model == "*")
+    assert all(key.enforced for key in read if key.subject.model == "*")
 
 
 # Selectors: what the source's monitor selected had no labels.
@@ -268,15 +268,17 @@ def test_prometheus_has_a_value_of_each_metric_for_each_pod(of: Of, tmp_path: Pa
         with Prometheus(tmp_path / "prometheus", jobs=jobs, rules=rules) as prometheus:
             prometheus.until('triton:queue_compute:ratio{pod="a",model="busy"} > 2.9')
             prometheus.until('triton:queue_compute:ratio{pod="b"}')
-            found = {}
+            by_metric = {}
             for rule in adapter_rules():
                 query = rule["metricsQuery"].replace("<<.GroupBy>>", "pod")
                 query = query.replace("<<.LabelMatchers>>", 'namespace="models",pod=~"a|b"')
-                found[rule["name"]["as"]] = {series.labels["pod"]: series.value for series in prometheus.query(query)}
+                by_metric[rule["name"]["as"]] = {
+                    series.labels["pod"]: series.value for series in prometheus.query(query)
+                }
             total = prometheus.query(keda)
-    ratio = found["triton:queue_compute:ratio"]
+    ratio = by_metric["triton:queue_compute:ratio"]
     assert ratio == {"a": pytest.approx(3, rel=0.05), "b": 0}  # the busy model decides, not the mean with the idle one
     # A rate of a minute of which only seconds have passed.
-    assert found["conch_requests_per_second"] == {pod: pytest.approx(10, abs=10) for pod in "ab"}
-    assert found["nv_inference_pending_request_count"] == {"a": 4, "b": 2}
+    assert by_metric["conch_requests_per_second"] == {pod: pytest.approx(10, abs=10) for pod in "ab"}
+    assert by_metric["nv_inference_pending_request_count"] == {"a": 4, "b": 2}
     assert [series.value for series in total] == [pytest.approx(3, rel=0.05)]

@@ -23,16 +23,16 @@ SECTIONS = {key.path for key in ChartValues(CHART).keys if key.is_section}
 
 def settings_of(values: dict[str, Any], place: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """Each key of a document alone in its mappings. Mappings that Kubernetes defines stay whole."""
-    found: list[dict[str, Any]] = []
+    alone: list[dict[str, Any]] = []
     for key, value in values.items():
         below = settings_of(value, (*place, key)) if (*place, key) in SECTIONS else [value]
-        found += [{key: setting} for setting in below]
-    return found
+        alone += [{key: setting} for setting in below]
+    return alone
 
 
 def hostile_settings() -> list[dict[str, Any]]:
     """Texts that YAML could take for something else, and large numbers, wherever texts and numbers are allowed."""
-    found: list[dict[str, Any]] = []
+    documents: list[dict[str, Any]] = []
     for key in ChartValues(CHART).keys:
         kind = key.schema.get("type")
         texts = HOSTILE_TEXTS if kind == "string" and "pattern" not in key.schema else ()
@@ -41,8 +41,8 @@ def hostile_settings() -> list[dict[str, Any]]:
             document: Any = value
             for part in reversed(key.path):
                 document = {part: document}
-            found.append(document)
-    return found
+            documents.append(document)
+    return documents
 
 
 HOSTILE_TEXTS = ("on", "1e3", "a: b #c", "x'\"y", "0o17", "~", "{{ .Values }}", "é\nf")

@@ -24,11 +24,11 @@ with helm_python.Chart.load(archive) as loaded:
 
 
 def merged(lower: dict[str, object], upper: dict[str, object]) -> dict[str, object]:
-    found = dict(lower)
+    values = dict(lower)
     for key, value in upper.items():
-        below = found.get(key)
-        found[key] = merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
-    return found
+        below = values.get(key)
+        values[key] = merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return values
 
 
 def ports(service: dict[str, Any]) -> list[int]:

@@ -61,13 +61,13 @@ Shapes = dict[str, tuple[int, dict[str, Any]]]
 @pytest.fixture(scope="module")
 def shapes(chart: HelmChart) -> Shapes:
     """Objects of all values, each shape once, with the oldest minor version of Kubernetes that the values are for."""
-    found: Shapes = {}
+    shapes: Shapes = {}
     for values in value_sets().values():
         oldest = int(values.get("kubernetesVersion", "1.30").partition(".")[2])
         for document in chart.objects(values, "gpt2", "models"):
             key = json.dumps(shape(document), sort_keys=True)
-            found[key] = (min(oldest, found.get(key, (oldest,))[0]), document)
-    return found
+            shapes[key] = (min(oldest, shapes.get(key, (oldest,))[0]), document)
+    return shapes
 
 
 @pytest.fixture(scope="module")
@@ -188,12 +188,12 @@ def test_custom_resources_are_valid(all_objects: list[dict[str, Any]]) -> None:
 
 def changed(resources: list[dict[str, Any]], kind: str, path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
     """An object with another value at a path; None removes the field."""
-    found = deepcopy(next(resource for resource in resources if resource["kind"] == kind))
-    part: Any = found
+    document = deepcopy(next(resource for resource in resources if resource["kind"] == kind))
+    part: Any = document
     for key in path[:-1]:
         part = part[key]
     if value is None:
         del part[path[-1]]
     else:
         part[path[-1]] = value
-    return found
+    return document

@@ -21,8 +21,8 @@ def example_values() -> dict[str, dict[str, Any]]:
 
 def value_sets() -> dict[str, dict[str, Any]]:
     """Return all values with which the chart is rendered, by name."""
-    found: dict[str, dict[str, Any]] = {"defaults": {}, **example_values()}
+    sets: dict[str, dict[str, Any]] = {"defaults": {}, **example_values()}
     for name in _MODULES:
         cases = import_module(f"{__package__}.{name}").CASES
-        found |= {f"{name.removeprefix('values_')}: {case}": values for case, values in cases.items()}
-    return found
+        sets |= {f"{name.removeprefix('values_')}: {case}": values for case, values in cases.items()}
+    return sets

@@ -28,9 +28,9 @@ def test_other_paths_are_not_metrics(path: str) -> None:
 
 def test_shipped_rules_become_queries_of_one_value_per_pod() -> None:
     rules = read_rules(adapter_rules())
-    one, two = rules[RATIO].query("ml", ["a"]), rules[RATIO].query("ml", ["a", "b"])
-    assert one == f'max by (pod) ({RATIO}{{namespace="ml",pod="a"}})'
-    assert 'pod=~"a|b"' in two
+    single, several = rules[RATIO].query("ml", ["a"]), rules[RATIO].query("ml", ["a", "b"])
+    assert single == f'max by (pod) ({RATIO}{{namespace="ml",pod="a"}})'
+    assert 'pod=~"a|b"' in several
     for rule in rules.values():
         parse(rule.query("ml", ["a"]))
 

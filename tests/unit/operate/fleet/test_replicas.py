@@ -50,8 +50,8 @@ def test_a_replica_listens_on_loopback_and_any_free_port() -> None:
 
 
 def test_intervals_of_prometheus_are_shortened_together() -> None:
-    found = configuration(Timing(6), "conch", Path("rules"), Path("targets"))["global"]
-    assert set(found.values()) == {"1000ms"}
+    intervals = configuration(Timing(6), "conch", Path("rules"), Path("targets"))["global"]
+    assert set(intervals.values()) == {"1000ms"}
 
 
 def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ def test_other_profiles_are_rejected(text: str) -> None:
 
 
 def test_percentiles_of_recent_answers() -> None:
-    found = recent([index / 100 for index in range(1, 101)], 5.0)
-    assert (found.rate, found.p50_s, found.p99_s) == (20.0, 0.5, 0.99)
+    figures = recent([index / 100 for index in range(1, 101)], 5.0)
+    assert (figures.rate, figures.p50_s, figures.p99_s) == (20.0, 0.5, 0.99)
     assert recent([], 5.0).p99_s is None
 
 

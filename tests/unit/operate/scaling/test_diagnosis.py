@@ -30,7 +30,7 @@ def chart(rendered: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {document["kind"]: copy.deepcopy(document) for document in rendered}
 
 
-def found(chart: dict[str, dict[str, Any]], **facts: Any) -> list[Link]:
+def links_of(chart: dict[str, dict[str, Any]], **facts: Any) -> list[Link]:
     given = {"adapter_rules": adapter_rules(), "series": SERIES, "api": VALUES, **facts}
     autoscaler = chart["HorizontalPodAutoscaler"]
     return diagnose(
@@ -43,7 +43,7 @@ def broken(links: list[Link]) -> list[tuple[str, str]]:
 
 
 def test_the_objects_of_the_chart_are_whole(chart: dict[str, dict[str, Any]]) -> None:
-    links = found(chart)
+    links = links_of(chart)
     assert broken(links) == []
     assert {link.state for link in links} == {LinkState.OK}
 
@@ -105,7 +105,7 @@ def test_a_broken_link_is_named(
     change: Callable[[dict[str, Any]], None], stage: str, text: str, chart: dict[str, dict[str, Any]]
 ) -> None:
     change(chart)
-    links = found(chart)
+    links = links_of(chart)
     first = broken(links)[0]
     assert first[0] == stage
     assert text in first[1]
@@ -137,7 +137,7 @@ def test_a_broken_link_is_named(
 def test_an_answer_that_breaks_the_way_is_named(
     facts: dict[str, Any], stage: str, text: str, chart: dict[str, dict[str, Any]]
 ) -> None:
-    ((found_stage, found_text),) = broken(found(chart, **facts))
+    ((found_stage, found_text),) = broken(links_of(chart, **facts))
     assert found_stage == stage
     assert text in found_text
 
@@ -169,11 +169,11 @@ def test_utilization_without_a_request_is_named(chart: dict[str, dict[str, Any]]
     chart["HorizontalPodAutoscaler"]["spec"]["metrics"] = [{"type": "Resource", "resource": resource}]
     container = chart["Deployment"]["spec"]["template"]["spec"]["containers"][0]
     container["resources"] = {}
-    assert broken(found(chart))[0][0] == "request"
+    assert broken(links_of(chart))[0][0] == "request"
     container["resources"] = {"limits": {"cpu": 2}}  # requests are those of the limits then
-    assert broken(found(chart)) == []
+    assert broken(links_of(chart)) == []
     # <unknown>/80% with requests: nothing serves metrics.k8s.io.
-    ((stage, _),) = broken(found(chart, api={"cpu": ApiFacts(error="status 404")}))
+    ((stage, _),) = broken(links_of(chart, api={"cpu": ApiFacts(error="status 404")}))
     assert stage == "metrics.k8s.io"
 
 

@@ -275,7 +275,7 @@ GROUPS = [
 @pytest.mark.parametrize(
     ("name", "pod", "by_pod", "window", "age", "resource", "expected"),
     GROUPS,
-    ids=lambda each: each if isinstance(each, str) else "",
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_pods_are_grouped(
     name: str, pod: Pod | None, by_pod: dict, window: float, age: float, resource: str, expected: tuple

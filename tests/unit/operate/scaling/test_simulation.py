@@ -92,9 +92,9 @@ def test_flapping_is_detected_and_named() -> None:
     nervous = Behavior(scale_down=ScalingRules(Behavior().scale_down.policies, stabilization_s=0))
     load = from_curve(bursts(50, 500, 120, 300), 2 * HOUR, "bursts")
     result = run(hpa("conch_requests_per_second", 140, behavior=nervous), load)
-    found = flapping(result.events)
-    assert found is not None
-    assert found.turns >= 4
+    worst = flapping(result.events)
+    assert worst is not None
+    assert worst.turns >= 4
     assert any(remark.startswith("flapping:") for remark in remarks(result))
     assert flapping(run(RPS, load).events) is None
 

@@ -245,15 +245,15 @@ class Checker(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attributes)))
+        self.elements.append((tag, dict(attributes)))
         if tag not in ("meta", "br"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attributes)))
+        self.elements.append((tag, dict(attributes)))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -264,9 +264,9 @@ def test_the_page_is_whole_without_other_files(tmp_path: Path) -> None:
     checker = Checker()
     checker.feed(page)
     assert checker.open == []
-    tags = {tag for tag, _ in checker.found}
+    tags = {tag for tag, _ in checker.elements}
     assert not tags & {"script", "link", "img", "iframe", "object"}
-    names = {name for _, attributes in checker.found for name in attributes}
+    names = {name for _, attributes in checker.elements for name in attributes}
     assert not names & {"src", "href", "onclick", "onload"}
     assert "prefers-color-scheme: dark" in page
     assert "url(" not in page

@@ -38,13 +38,13 @@ def frame(kind: int, stream: int = 0, payload: bytes = b"", flags: int = 0) -> b
 
 
 def frames(data: bytes) -> list[Frame]:
-    found = []
+    frames = []
     while data:
         size = int.from_bytes(data[:3])
         assert len(data) >= 9 + size
-        found.append(Frame(data[3], data[4], int.from_bytes(data[5:9]), data[9 : 9 + size]))
+        frames.append(Frame(data[3], data[4], int.from_bytes(data[5:9]), data[9 : 9 + size]))
         data = data[9 + size :]
-    return found
+    return frames
 
 
 class Recorder:

@@ -48,11 +48,11 @@ def waits(core: int) -> list[int]:
         list(framework.map(lambda _: barrier.wait(), range(2)))  # starts both
         pool.begin(time.monotonic_ns())
         framework.submit(work, core).result()
-        found = [pool.waited(time.monotonic_ns()), pool.waited(time.monotonic_ns())]
+        waited = [pool.waited(time.monotonic_ns()), pool.waited(time.monotonic_ns())]
     pool.begin(time.monotonic_ns() + 2 * SECOND)  # they have ended
-    found.append(pool.waited(time.monotonic_ns() + 3 * SECOND))
+    waited.append(pool.waited(time.monotonic_ns() + 3 * SECOND))
     pool.close()
-    return found
+    return waited
 
 
 def test_the_longest_wait_of_a_thread_counts_unless_it_was_read_a_moment_ago(busy_core: int) -> None:
@@ -67,9 +67,9 @@ def of_others(core: int) -> list[int]:
         pool = PoolThreads("a model_0_0")
         pool.begin(time.monotonic_ns())
         others.submit(work, core).result()
-        found = [pool.waited(time.monotonic_ns() + SECOND)]
+        waited = [pool.waited(time.monotonic_ns() + SECOND)]
         pool.close()
-    return found
+    return waited
 
 
 def test_threads_that_were_there_before_do_not_count(busy_core: int) -> None:

@@ -165,8 +165,8 @@ async def test_a_stop_string_over_several_tokens_ends_the_sequence() -> None:
 
 
 def test_the_chosen_token_comes_first_then_the_likeliest() -> None:
-    found = {97: Logprob(-3.0), 98: Logprob(-0.5), 99: Logprob(-1.0)}
-    output = Output([97], logprobs_diff=[found])
+    logprobs = {97: Logprob(-3.0), 98: Logprob(-0.5), 99: Logprob(-1.0)}
+    output = Output([97], logprobs_diff=[logprobs])
     assert OutputSequence(0, {"logprobs": 0}, decode).take(output)[5] == (((97, "a", -3.0),),)
     assert OutputSequence(0, {"logprobs": 1}, decode).take(output)[5] == (((97, "a", -3.0), (98, "b", -0.5)),)
     assert OutputSequence(0, {}, decode).take(output)[5] == ()

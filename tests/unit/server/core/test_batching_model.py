@@ -204,12 +204,12 @@ async def test_requests_are_rejected_if_no_instance_recovers_soon(monkeypatch: p
 
 
 async def test_fast_instance_holds_a_batch_ahead_and_an_idle_one_has_precedence() -> None:
-    model, (one, other) = await started(config(), instances=2)
-    one.holds_ahead = other.holds_ahead = 1
+    model, (first, second) = await started(config(), instances=2)
+    first.holds_ahead = second.holds_ahead = 1
     for i in range(5):
         model.submit(request(id=str(i)), Caller())
     await asyncio.sleep(0)
-    held = [[batch.executions[0].request.id for batch in worker.batches] for worker in (one, other)]
+    held = [[batch.executions[0].request.id for batch in worker.batches] for worker in (first, second)]
     assert held == [["1", "2"], ["0", "3"]]
     assert model.statistics.pending == 3  # what was sent ahead waits, too
 

@@ -89,7 +89,7 @@ class World:
         if refused:
             assert f"model '{name}' to model '{callee}' can only wait for itself" in str(received.answer)
 
-    def will_be_answered(self, one: Made, refused: bool) -> bool:
+    def will_be_answered(self, call: Made, refused: bool) -> bool:
         """Whether a call can be, if every execution ends as soon as it can: what becomes free, takes the call."""
         free: set[ScriptedInstance] = set()
         while True:
@@ -99,11 +99,11 @@ class World:
                 if all(
                     self._can_be_taken(made, free)
                     for made in self.made[instance]
-                    if not made.received.finals or (refused and made is one)
+                    if not made.received.finals or (refused and made is call)
                 )
             }
             if more == free:
-                return self._can_be_taken(one, free)
+                return self._can_be_taken(call, free)
             free = more
 
     def _can_be_taken(self, made: Made, free: set[ScriptedInstance]) -> bool:

@@ -47,9 +47,9 @@ def played() -> Played:
 
 @pytest.fixture
 def regions(played: Played) -> SharedMemory:
-    one = SharedMemory(1000, played.open)
-    one.register_cuda("c", HANDLE, 1, 200)
-    return one
+    memory = SharedMemory(1000, played.open)
+    memory.register_cuda("c", HANDLE, 1, 200)
+    return memory
 
 
 def test_read_and_write(regions: SharedMemory, played: Played) -> None:

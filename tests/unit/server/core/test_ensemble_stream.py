@@ -53,8 +53,8 @@ class World:
 
     def executions(self, name: str) -> list[object]:
         """Return what a model has in hand, the oldest first."""
-        found = [batch.executions[0] for worker in self.workers[name] for batch in worker.batches]
-        return sorted(found, key=lambda execution: execution.queued)
+        executions = [batch.executions[0] for worker in self.workers[name] for batch in worker.batches]
+        return sorted(executions, key=lambda execution: execution.queued)
 
     def end(self, name: str, execution: object, answer: object) -> None:
         """End one execution and have its instance take the next."""

@@ -27,7 +27,7 @@ async def model(delay_us: int = 0, instances: int = 1) -> BatchingModel:
 
 
 @pytest.mark.parametrize(
-    ("values", "delay_us", "found"),
+    ("values", "delay_us", "reported"),
     [
         ({"queue_ns": 2000 * 1500 * US, "compute_ns": 2000 * 500 * US}, 0, True),  # three at a time in a second
         ({"queue_ns": 2000 * 500 * US, "compute_ns": 2000 * 500 * US}, 0, False),  # one
@@ -40,9 +40,9 @@ async def model(delay_us: int = 0, instances: int = 1) -> BatchingModel:
         ({"queue_ns": 900 * 9000 * US, "requests": 900, "executions": 900, "inferences": 900}, 0, False),  # too few
     ],
 )
-async def test_batches_that_never_form(values: dict[str, int], delay_us: int, found: bool) -> None:
+async def test_batches_that_never_form(values: dict[str, int], delay_us: int, reported: bool) -> None:
     counted = change(**values)
-    assert bool(batchable_alone(await model(delay_us), counted, counted)) is found
+    assert bool(batchable_alone(await model(delay_us), counted, counted)) is reported
 
 
 async def test_without_batching_nothing_is_missed() -> None:
@@ -105,11 +105,11 @@ async def test_worker_without_progress(limit_s: int, usual_s: int, named: int, m
     watch = ModelWatch(lambda: [served], lambda *_: None, lambda _, detail: reasons.append(detail), limit_s)
     watch.sample()
     monkeypatch.setattr(ScriptedInstance, "replace", lambda _, why: replaced.append(why))
-    for waited_s, found in ((0, False), (named - 2, False), (named, True)):
+    for waited_s, is_reported in ((0, False), (named - 2, False), (named, True)):
         since = monotonic_ns() - waited_s * 10**9 if waited_s else 0
         monkeypatch.setattr(ScriptedInstance, "working_since", since)
         watch.sample()
-        assert [degradation.reason for degradation in watch.degradations()] == ["no_progress"] * found
+        assert [degradation.reason for degradation in watch.degradations()] == ["no_progress"] * is_reported
     assert reasons == [f"instance 'm_0' of model 'm' has requests, but it made no progress for {named} s"]
     assert replaced == [f"it made no progress for {named} s (--hang-timeout-secs=5)"] * bool(limit_s)
 

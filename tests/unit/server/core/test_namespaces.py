@@ -35,11 +35,11 @@ async def serving(*roots: Path) -> AsyncIterator[tuple[ModelManager, Inference, 
 
 @pytest.fixture
 def roots(tmp_path: Path) -> tuple[Path, Path]:
-    one, two = tmp_path / "one", tmp_path / "two"
-    write(one, "m")
-    write(two, "m")
-    write(one, "single")
-    return one, two
+    root_a, root_b = tmp_path / "one", tmp_path / "two"
+    write(root_a, "m")
+    write(root_b, "m")
+    write(root_a, "single")
+    return root_a, root_b
 
 
 def steps(inference: Inference, name: str) -> list[ModelId]:
@@ -108,33 +108,33 @@ async def test_failed_model_keeps_its_name_ambiguous(roots: tuple[Path, Path]) -
 
 
 async def test_step_uses_the_model_of_its_repository(roots: tuple[Path, Path]) -> None:
-    one, two = roots
+    root_a, root_b = roots
     for root in roots:
         write_ensemble(root, f"of_{root.name}", "m")
-    write_ensemble(two, "elsewhere", "single")
+    write_ensemble(root_b, "elsewhere", "single")
     async with serving(*roots) as (control, inference, catalog):
         await control.load("of_two", None, {})
-        assert steps(inference, "of_two") == [ModelId(str(two), "m")]
-        assert inference.model("m", None).id == ModelId(str(two), "m")  # the other is not needed, and not there
+        assert steps(inference, "of_two") == [ModelId(str(root_b), "m")]
+        assert inference.model("m", None).id == ModelId(str(root_b), "m")  # the other is not needed, and not there
         await control.load("elsewhere", None, {})
-        assert steps(inference, "elsewhere") == [ModelId(str(one), "single")]
+        assert steps(inference, "elsewhere") == [ModelId(str(root_a), "single")]
         await control.load("of_one", None, {})
-        assert steps(inference, "of_one") == [ModelId(str(one), "m")]
+        assert steps(inference, "of_one") == [ModelId(str(root_a), "m")]
         await control.unload("of_two", unload_dependents=True)
         await until(control, IndexEntry("m", "1", "UNAVAILABLE", "unloaded"))
-        assert catalog.served(ModelId(str(one), "m"))
-        assert not catalog.served(ModelId(str(two), "m"))
+        assert catalog.served(ModelId(str(root_a), "m"))
+        assert not catalog.served(ModelId(str(root_b), "m"))
 
 
 async def test_step_with_a_namespace(roots: tuple[Path, Path]) -> None:
-    one, two = roots
-    write_ensemble(two, "both", "m", "m")
-    config = two / "both" / "config.pbtxt"
+    root_a, root_b = roots
+    write_ensemble(root_b, "both", "m", "m")
+    config = root_b / "both" / "config.pbtxt"
     text = config.read_text()
-    config.write_text(text.replace('model_name: "m"', f'model_name: "m" model_namespace: "{one}"', 1))
+    config.write_text(text.replace('model_name: "m"', f'model_name: "m" model_namespace: "{root_a}"', 1))
     async with serving(*roots) as (control, inference, _):
         await control.load("both", None, {})
-        assert steps(inference, "both") == [ModelId(str(one), "m"), ModelId(str(two), "m")]
+        assert steps(inference, "both") == [ModelId(str(root_a), "m"), ModelId(str(root_b), "m")]
         config.write_text(text.replace('model_name: "m"', 'model_name: "m" model_namespace: "/nowhere"', 1))
         with pytest.raises(
             ModelLoadError, match=r"models that are not available or ambiguous: m; step 0: .*/nowhere::m"
@@ -151,34 +151,34 @@ async def test_ambiguous_step_is_rejected(roots: tuple[Path, Path], tmp_path: Pa
 
 
 async def test_reload_links_the_ensemble_to_a_new_model_of_its_repository(roots: tuple[Path, Path]) -> None:
-    one, two = roots
-    write_ensemble(one, "e", "late")
-    write(two, "late")
+    root_a, root_b = roots
+    write_ensemble(root_a, "e", "late")
+    write(root_b, "late")
     async with serving(*roots) as (control, inference, catalog):
         await control.load("e", None, {})
-        assert steps(inference, "e") == [ModelId(str(two), "late")]
-        ensemble, other = inference.model("e", None), catalog.served(ModelId(str(two), "late"))
-        write(one, "late")
+        assert steps(inference, "e") == [ModelId(str(root_b), "late")]
+        ensemble, other = inference.model("e", None), catalog.served(ModelId(str(root_b), "late"))
+        write(root_a, "late")
         await control.load("e", None, {})
-        assert steps(inference, "e") == [ModelId(str(one), "late")]
+        assert steps(inference, "e") == [ModelId(str(root_a), "late")]
         assert inference.model("e", None) is ensemble  # nothing of it has changed
-        assert catalog.served(ModelId(str(two), "late")) == other
-        linked = catalog.served(ModelId(str(one), "late"))
+        assert catalog.served(ModelId(str(root_b), "late")) == other
+        linked = catalog.served(ModelId(str(root_a), "late"))
         await control.load("e", None, {})
-        assert catalog.served(ModelId(str(one), "late")) == linked
+        assert catalog.served(ModelId(str(root_a), "late")) == linked
 
 
 async def test_load_unloads_a_model_of_the_name_that_was_removed(roots: tuple[Path, Path]) -> None:
-    one, two = roots
-    write_ensemble(one, "e", "m")
+    root_a, root_b = roots
+    write_ensemble(root_a, "e", "m")
     async with serving(*roots) as (control, inference, catalog):
         await control.load("e", None, {})
         await control.load("m", None, {})
-        assert steps(inference, "e") == [ModelId(str(one), "m")]
-        (one / "m").rename(one.parent / "elsewhere")
+        assert steps(inference, "e") == [ModelId(str(root_a), "m")]
+        (root_a / "m").rename(root_a.parent / "elsewhere")
         await control.load("m", None, {})
-        assert steps(inference, "e") == [ModelId(str(two), "m")]
-        assert not catalog.served(ModelId(str(one), "m"))
-        (one.parent / "elsewhere").rename(one / "m")
+        assert steps(inference, "e") == [ModelId(str(root_b), "m")]
+        assert not catalog.served(ModelId(str(root_a), "m"))
+        (root_a.parent / "elsewhere").rename(root_a / "m")
         await control.load("m", None, {})
-        assert steps(inference, "e") == [ModelId(str(one), "m")]
+        assert steps(inference, "e") == [ModelId(str(root_a), "m")]

@@ -58,9 +58,9 @@ async def test_requests_of_stages_multiply_through_nested_ensembles(tmp_path: Pa
     write_ensemble(tmp_path, "outer", "inner", "inner", "a")
     async with serving(tmp_path) as (control, inference):
         await control.load_at_start(["outer"])
-        found = {
+        by_stage = {
             stage.config.name: requests for stage, requests in inference.stages(inference.model("outer", None)).items()
         }
-        assert {name: requests.number for name, requests in found.items()} == {"inner": 2, "a": 5, "b": 2}
-        assert all(requests.exact for requests in found.values())
+        assert {name: requests.number for name, requests in by_stage.items()} == {"inner": 2, "a": 5, "b": 2}
+        assert all(requests.exact for requests in by_stage.values())
         assert inference.stages(inference.model("a", None)) == {}

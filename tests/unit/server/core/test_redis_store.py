@@ -32,10 +32,10 @@ async def entry_of(reply: bytes) -> tuple[bytes | None, str]:
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = str(server.sockets[0].getsockname()[1])
         store = RedisStore(RedisSettings.of({"host": "127.0.0.1", "port": port}, {}))
-        found: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        store.look_up(b"KEY", found.set_result)
+        entry: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        store.look_up(b"KEY", entry.set_result)
         try:
-            return await found, store.problem
+            return await entry, store.problem
         finally:
             await store.close()
 

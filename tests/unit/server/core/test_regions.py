@@ -14,11 +14,11 @@ from conch.server.core.shared_memory.regions import SharedMemory
 
 @pytest.fixture
 def memory() -> Iterator[Object]:
-    one = Object(create=True, size=4096)
-    one.buf[:] = bytes(range(256)) * 16
-    yield one
-    one.close()
-    one.unlink()
+    region = Object(create=True, size=4096)
+    region.buf[:] = bytes(range(256)) * 16
+    yield region
+    region.close()
+    region.unlink()
 
 
 def registered(memory: Object, limit: int = 2**20) -> SharedMemory:

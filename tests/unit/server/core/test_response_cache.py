@@ -55,8 +55,8 @@ def meaning(sent: InferRequest) -> object:
 
 
 @given(REQUESTS, REQUESTS)
-def test_keys_are_equal_if_and_only_if_the_requests_are(one: InferRequest, other: InferRequest) -> None:
-    assert (cache_key(b"1", one) == cache_key(b"1", other)) == (meaning(one) == meaning(other))
+def test_keys_are_equal_if_and_only_if_the_requests_are(asked: InferRequest, other: InferRequest) -> None:
+    assert (cache_key(b"1", asked) == cache_key(b"1", other)) == (meaning(asked) == meaning(other))
 
 
 @given(REQUESTS)
@@ -119,11 +119,11 @@ def test_the_cache_is_a_bounded_lru(size: int, steps: list[tuple[str, int, int]]
                     model.popitem(last=False)
                 model[key] = nbytes + overhead
         elif what == "find":
-            found = cache.find(key)
-            assert (found is not None) == (key in model)
-            if found is not None:
+            entry = cache.find(key)
+            assert (entry is not None) == (key in model)
+            if entry is not None:
                 model.move_to_end(key)
-                assert found.outputs[0].nbytes == model[key] - overhead
+                assert entry.outputs[0].nbytes == model[key] - overhead
         else:
             cache.forget(group)
             for key in [key for key in model if int(key) % 2 == number % 2]:
@@ -149,9 +149,9 @@ def test_entries_are_copies() -> None:
     data = bytearray(b"abcd")
     cache.insert(b"k", InferResponse("m", 1, [Tensor("OUT", "UINT8", (4,), memoryview(data))]), set())
     data[:] = b"xxxx"
-    found = cache.find(b"k")
-    assert found is not None
-    assert found.outputs[0].data == b"abcd"
+    entry = cache.find(b"k")
+    assert entry is not None
+    assert entry.outputs[0].data == b"abcd"
 
 
 # ── a model with a cache ──

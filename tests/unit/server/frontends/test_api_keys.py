@@ -32,17 +32,17 @@ def keys_of(tmp_path: Path, **options) -> ApiKeys:
     return keys
 
 
-def found(keys: ApiKeys, authorization: bytes) -> str:
+def name_of(keys: ApiKeys, authorization: bytes) -> str:
     key = keys.find(authorization)
     return key.name if key is not None else ""
 
 
 def test_keys_are_bearer_tokens(tmp_path):
     keys = keys_of(tmp_path)
-    assert found(keys, b"Bearer key-of-ci") == "ci"
-    assert found(keys, b"bearer  key-of-ops ") == "ops"
+    assert name_of(keys, b"Bearer key-of-ci") == "ci"
+    assert name_of(keys, b"bearer  key-of-ops ") == "ops"
     for wrong in (b"", b"Bearer", b"Bearer ", b"Basic key-of-ci", b"key-of-ci", b"Bearer key-of-c", b"Bearer \xff"):
-        assert found(keys, wrong) == ""
+        assert name_of(keys, wrong) == ""
 
 
 @pytest.mark.parametrize(
@@ -98,15 +98,15 @@ async def test_files_are_read_again_when_they_change(tmp_path, caplog, monkeypat
     with caplog.at_level(logging.INFO):
         write(path, "late infer key-that-is-late")
         await until_version(2)
-        assert (found(keys, b"Bearer key-that-is-late"), found(keys, b"Bearer key-of-ci")) == ("late", "")
+        assert (name_of(keys, b"Bearer key-that-is-late"), name_of(keys, b"Bearer key-of-ci")) == ("late", "")
         write(path, "late infer")
         async with asyncio.timeout(60):
             while "not reloaded" not in caplog.text:
                 await asyncio.sleep(0.01)
-        assert found(keys, b"Bearer key-that-is-late") == "late"
+        assert name_of(keys, b"Bearer key-that-is-late") == "late"
         write(path, "# no keys")
         await until_version(3)
-        assert found(keys, b"Bearer key-that-is-late") == ""
+        assert name_of(keys, b"Bearer key-that-is-late") == ""
     watch.cancel()
 
 
@@ -122,7 +122,7 @@ async def test_a_deleted_file_is_reported_again_and_again(tmp_path, caplog, monk
         while caplog.text.count("keeping the previous ones, 3 keys stay valid: --api-key-file: cannot read") < 3:
             await asyncio.sleep(0.01)
         assert not keys.up
-        assert found(keys, b"Bearer key-of-ci") == "ci"
+        assert name_of(keys, b"Bearer key-of-ci") == "ci"
         write(path)
         while not keys.up:
             await asyncio.sleep(0.01)

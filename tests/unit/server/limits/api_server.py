@@ -48,9 +48,9 @@ class Cluster:
             metadata["managedFields"] = [
                 {"manager": "kubectl-annotate", "time": "2026", "fieldsV1": {"f:metadata": {"f:annotations": {}}}}
             ]
-            found = {"metadata": metadata, "spec": {"replicas": 4}}
-            self.objects[collection, name] = found
-            self.events.append((self.version, "MODIFIED" if known else "ADDED", found))
+            document = {"metadata": metadata, "spec": {"replicas": 4}}
+            self.objects[collection, name] = document
+            self.events.append((self.version, "MODIFIED" if known else "ADDED", document))
             self.changed.notify_all()
 
     def delete(self, collection: str, name: str) -> None:
@@ -145,13 +145,13 @@ class _Handler(BaseHTTPRequestHandler):
         with cluster.changed:
             if "fieldSelector" in query:
                 name = query["fieldSelector"].removeprefix("metadata.name=")
-                found = cluster.objects.get((url.path, name))
+                document = cluster.objects.get((url.path, name))
                 version = {"resourceVersion": str(cluster.version)}
-                self._json(200, {"metadata": version, "items": [found] if found else []})
+                self._json(200, {"metadata": version, "items": [document] if document else []})
                 return
             collection, _, name = url.path.rpartition("/")
-            found = cluster.objects.get((collection, name))
-        self._json(200 if found else 404, found or {"kind": "Status", "message": f'"{name}" not found'})
+            document = cluster.objects.get((collection, name))
+        self._json(200 if document else 404, document or {"kind": "Status", "message": f'"{name}" not found'})
 
     def _json(self, status: int, document: dict[str, Any]) -> None:
         body = json.dumps(document).encode()

@@ -55,9 +55,9 @@ def test_every_changed_byte_is_found_with_its_line(path: Path, capsys: pytest.Ca
             at = starts[line] + offset
             path.write_bytes(intact[:at] + bytes([intact[at] ^ 1]) + intact[at + 1 :])
             # A byte that becomes a line feed makes two lines of one.
-            found = findings(path)
-            assert found, f"byte {offset} of line {line + 1}"
-            assert found[0][0] == line + 1, f"byte {offset} of line {line + 1}: {found}"
+            faults = findings(path)
+            assert faults, f"byte {offset} of line {line + 1}"
+            assert faults[0][0] == line + 1, f"byte {offset} of line {line + 1}: {faults}"
     path.write_bytes(intact.replace(b'"after":[4]', b'"after":[9]'))
     assert audit(["verify", str(path)]) == 1
     assert capsys.readouterr().out == f"{path}:5: record 5 was changed\n"
@@ -74,9 +74,9 @@ def test_records_that_are_removed_moved_or_repeated_are_found_with_their_line(pa
         ([*lines[:4], lines[3], *lines[4:]], 5),
     ):
         path.write_bytes(b"".join(changed))
-        found = findings(path)
-        assert found[0][0] == line
-        assert "missing or out of order" in found[0][1]
+        faults = findings(path)
+        assert faults[0][0] == line
+        assert "missing or out of order" in faults[0][1]
 
 
 def test_truncation_is_found_by_the_head(path: Path) -> None:
@@ -85,9 +85,9 @@ def test_truncation_is_found_by_the_head(path: Path) -> None:
     path.write_bytes(b"".join(lines[:5]))
     assert findings(path) == [(0, "records 6 to 8 are missing at the end: the file was truncated")]
     path.write_bytes(intact[:-20])
-    found = findings(path)
-    assert found[0] == (8, "the record is incomplete: a crash while it was written, or the file was truncated")
-    assert "missing at the end" in found[1][1]
+    faults = findings(path)
+    assert faults[0] == (8, "the record is incomplete: a crash while it was written, or the file was truncated")
+    assert "missing at the end" in faults[1][1]
 
 
 def test_lost_first_records_are_found(path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -168,9 +168,9 @@ def test_damage_is_recorded_at_the_start_and_stays_visible(path: Path, caplog: p
         log.open()
         log.close()
     assert "records 6 to 8 are missing at the end" in caplog.text
-    found = [text for _, text in findings(path)]
-    assert any("the server found at its start: audit.jsonl: records 6 to 8 are missing" in text for text in found)
-    assert "record 9 follows record 5: records are missing or out of order" in found
+    texts = [text for _, text in findings(path)]
+    assert any("the server found at its start: audit.jsonl: records 6 to 8 are missing" in text for text in texts)
+    assert "record 9 follows record 5: records are missing or out of order" in texts
     path.unlink()
     log = AuditLog(path)
     log.open()
@@ -223,8 +223,8 @@ def test_rotation_keeps_the_chain_and_retention_deletes_old_files(tmp_path: Path
     # All current records, but not the head, which says what they were.
     assert "missing at the end" in findings(*files[:-1], Path(f"{path}.head"))[0][1]
     # A file in between that is missing breaks the chain at the first line of the next one.
-    (found,) = verify([files[0], *files[2:]]).findings
-    assert (found.file, found.line) == (str(files[2]), 1)
+    (finding,) = verify([files[0], *files[2:]]).findings
+    assert (finding.file, finding.line) == (str(files[2]), 1)
     clock[0] += timedelta(days=185)  # a step, which makes nothing old
     log.append({"what": "limits set", "who": "me"})
     assert files[:-1] == log_files(path)[: len(files) - 1]

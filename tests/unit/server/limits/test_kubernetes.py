@@ -201,8 +201,8 @@ def test_all_annotations() -> None:
         "conch.ai/limits-shared": "true",
         "conch.ai/other-tool": "x",
     }
-    found = read_annotations({"metadata": {"annotations": annotations}, "spec": {"replicas": 4}})
-    assert found == {
+    limits = read_annotations({"metadata": {"annotations": annotations}, "spec": {"replicas": 4}})
+    assert limits == {
         LimitKey(Subject(EACH), Quantity.REQUESTS, True): 25,
         LimitKey(Subject(EACH), Quantity.TOKENS, True): 500,
         LimitKey(Subject("m", "", "acme"), Quantity.REQUESTS, False): 2,

@@ -30,8 +30,8 @@ def admitted(limiter: Limiter, model: str, tenant: str = "", *, number: int = 10
 
 
 def bucket(limiter: Limiter, *names: str) -> Bucket:
-    (found,) = [bucket for bucket in limiter.buckets if (bucket.model, bucket.version, bucket.tenant) == names]
-    return found
+    (bucket,) = [bucket for bucket in limiter.buckets if (bucket.model, bucket.version, bucket.tenant) == names]
+    return bucket
 
 
 def test_limits_of_a_name_have_precedence_over_those_of_each() -> None:

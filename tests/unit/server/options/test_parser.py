@@ -43,11 +43,11 @@ def test_the_last_of_a_flag_given_twice_counts(repository: str) -> None:
 
 
 def test_repeatable_flags_gather_in_order(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    one.mkdir()
-    two.mkdir()
-    options = parse([f"--model-store={two}", f"--model-repository={one}"], {})
-    assert options.model_repository == (str(two), str(one))
+    first, second = tmp_path / "one", tmp_path / "two"
+    first.mkdir()
+    second.mkdir()
+    options = parse([f"--model-store={second}", f"--model-repository={first}"], {})
+    assert options.model_repository == (str(second), str(first))
 
 
 @pytest.mark.parametrize("text", ["true", "True", "on", "yes", "1"])
@@ -202,8 +202,8 @@ def test_all_problems_are_reported_together() -> None:
     ],
 )
 def test_one_mistake_is_one_problem(repository: str, arguments: list[str], environ: dict[str, str], only: str) -> None:
-    (found,) = problems([word.replace("{r}", repository) for word in arguments], environ)
-    assert found.startswith(only)
+    (problem,) = problems([word.replace("{r}", repository) for word in arguments], environ)
+    assert problem.startswith(only)
 
 
 def test_a_misspelt_variable_is_reported_with_its_consequence() -> None:

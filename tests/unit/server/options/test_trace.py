@@ -32,17 +32,17 @@ def test_settings_add_up(tmp_path: Path) -> None:
 
 def test_the_environment_separates_settings_by_semicolons(tmp_path: Path) -> None:
     environment = {"CONCH_TRACE_CONFIG": f"level=TIMESTAMPS;triton,file={tmp_path}/t"}
-    found = parse([f"--model-repository={tmp_path}"], environment)
-    assert TraceOptions.of(found.trace_config) == TraceOptions(levels=("TIMESTAMPS",), file=f"{tmp_path}/t")
+    parsed = parse([f"--model-repository={tmp_path}"], environment)
+    assert TraceOptions.of(parsed.trace_config) == TraceOptions(levels=("TIMESTAMPS",), file=f"{tmp_path}/t")
 
 
 def test_deprecated_flags_have_a_lower_precedence(tmp_path: Path) -> None:
     deprecated = ("--trace-rate=7", "--trace-level=MIN", f"--trace-file={tmp_path}/t", "--trace-count=3")
-    found = options(tmp_path, *deprecated, "--trace-log-frequency=2", "--trace-config=rate=5")
-    assert TraceOptions.of(found.trace_config) == TraceOptions(
+    parsed = options(tmp_path, *deprecated, "--trace-log-frequency=2", "--trace-config=rate=5")
+    assert TraceOptions.of(parsed.trace_config) == TraceOptions(
         levels=("TIMESTAMPS",), rate=5, count=3, file=f"{tmp_path}/t", log_frequency=2
     )
-    assert "--trace-rate is deprecated; use --trace-config" in found.notices
+    assert "--trace-rate is deprecated; use --trace-config" in parsed.notices
 
 
 @pytest.mark.parametrize(

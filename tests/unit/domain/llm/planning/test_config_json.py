@@ -36,8 +36,8 @@ def test_no_number_is_met_by_an_exception(known: tuple[str, dict[str, Any], int,
     except InvalidRequest:
         return
     model = Checkpoint(Path(), shape, 2, 2, "")
-    found = plan(model, Gpus(8, 80 * GIB, 2), Workload(length=4096))
-    assert (found.best is None) == all(split.problem for split in found.splits)
+    placement = plan(model, Gpus(8, 80 * GIB, 2), Workload(length=4096))
+    assert (placement.best is None) == all(split.problem for split in placement.splits)
 
 
 def test_a_gpu_keeps_a_head_at_least() -> None:

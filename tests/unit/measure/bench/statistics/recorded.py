@@ -37,10 +37,10 @@ def settings_of(end_s: float, start_s: float = 0.0, *, is_open_loop: bool = True
 
 def stream(records: Records, row: int, chunks: list[tuple[float, int, int]], first: int) -> NDArray[np.void]:
     """Return the chunks (seconds after the intended time, tokens, characters) of a row, from index `first`."""
-    found: Chunks = np.zeros(len(chunks), CHUNK)
+    received: Chunks = np.zeros(len(chunks), CHUNK)
     for index, (at, tokens, characters) in enumerate(chunks):
-        found[index] = (records["intended_ns"][row] + round(at * 1e9), tokens, characters)
+        received[index] = (records["intended_ns"][row] + round(at * 1e9), tokens, characters)
     records["chunks_from"][row] = first
-    records["first_ns"][row] = found["received_ns"][0]
+    records["first_ns"][row] = received["received_ns"][0]
     records["responses"][row] = len(chunks)
-    return found
+    return received

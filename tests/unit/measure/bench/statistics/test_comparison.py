@@ -12,8 +12,8 @@ from tests.unit.measure.bench.statistics.recorded import NO_CHUNKS, records_of, 
 def measured(factor: float = 1.0, seed: int = 0, count: int = 10_000, label: str = "100/s") -> Measurement:
     rng = np.random.default_rng(seed)
     records = records_of(np.arange(count) / 100, factor * 0.02 * rng.lognormal(0, 0.3, count))
-    found = summarize(records, NO_CHUNKS, settings_of(count / 100, slo={"latency": 0.1}))
-    return replace(found, level=Level("rate", 100, label))
+    measurement = summarize(records, NO_CHUNKS, settings_of(count / 100, slo={"latency": 0.1}))
+    return replace(measurement, level=Level("rate", 100, label))
 
 
 def effects(factor: float, rounds: int) -> dict[str, Effect]:
@@ -24,13 +24,13 @@ def effects(factor: float, rounds: int) -> dict[str, Effect]:
 
 @pytest.mark.parametrize("rounds", [1, 2, 6])
 def test_a_slower_server_is_worse(rounds: int) -> None:
-    found = effects(1.2, rounds)
-    assert found["p50"].verdict == "worse"
-    assert found["p50"].change.low <= 0.2 <= found["p50"].change.high
-    assert found["throughput"].verdict == "undecided"
-    assert found["p50"].b.value / found["p50"].a.value == pytest.approx(1 + found["p50"].change.value)
-    assert "B is worse" in verdict_text(list(found.values()))
-    assert describe(found["p50"]).startswith("p50: +")
+    by_quantity = effects(1.2, rounds)
+    assert by_quantity["p50"].verdict == "worse"
+    assert by_quantity["p50"].change.low <= 0.2 <= by_quantity["p50"].change.high
+    assert by_quantity["throughput"].verdict == "undecided"
+    assert by_quantity["p50"].b.value / by_quantity["p50"].a.value == pytest.approx(1 + by_quantity["p50"].change.value)
+    assert "B is worse" in verdict_text(list(by_quantity.values()))
+    assert describe(by_quantity["p50"]).startswith("p50: +")
 
 
 def test_a_faster_server_is_better_and_an_equal_one_undecided() -> None:
@@ -49,15 +49,15 @@ def test_rounds_must_match() -> None:
 
 def test_a_quantity_without_interval_is_undecided() -> None:
     few = measured(count=30)
-    found = effect("p99.9", [few], [few])
-    assert found.verdict == "undecided"
-    assert "too few requests" in describe(found)
+    compared = effect("p99.9", [few], [few])
+    assert compared.verdict == "undecided"
+    assert "too few requests" in describe(compared)
     assert effect("ttft_p50", [few], [few]) is None
 
 
 def test_error_ratio_is_compared_by_its_difference() -> None:
     bad = replace(measured(), requests=10_000, outcomes={"ok": 9000, "server_error": 1000})
-    found = effect("error_ratio", [measured()], [bad])
-    assert found.change.value == pytest.approx(0.1)
-    assert found.verdict == "worse"
-    assert "points" in describe(found)
+    compared = effect("error_ratio", [measured()], [bad])
+    assert compared.change.value == pytest.approx(0.1)
+    assert compared.verdict == "worse"
+    assert "points" in describe(compared)

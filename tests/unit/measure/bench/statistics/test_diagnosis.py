@@ -44,8 +44,8 @@ def test_a_good_run_has_no_note_but_of_the_last_percentile() -> None:
     ],
 )
 def test_faults_of_the_client_and_its_machine(change: dict[str, float], code: str, severity: str) -> None:
-    found = notes(plain(20_000), replace(HEALTHY, **change))
-    assert [(note.code, note.severity) for note in found.values()] == [(code, severity)]
+    by_code = notes(plain(20_000), replace(HEALTHY, **change))
+    assert [(note.code, note.severity) for note in by_code.values()] == [(code, severity)]
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_lag_of_a_quick_client_on_a_quick_server_is_said_but_comparable(
 ) -> None:
     quick = plain(20_000)
     quick["done_ns"] = quick["sent_ns"] + (quick["done_ns"] - quick["sent_ns"]) // 50
-    found = notes(quick, replace(HEALTHY, loop_lag_max_s=50e-6, **lag))
-    assert set(found) == ({code} if code else set())
-    assert all(note.severity == ("info" if name == "client-lag" else "invalid") for name, note in found.items())
+    by_code = notes(quick, replace(HEALTHY, loop_lag_max_s=50e-6, **lag))
+    assert set(by_code) == ({code} if code else set())
+    assert all(note.severity == ("info" if name == "client-lag" else "invalid") for name, note in by_code.items())
 
 
 def test_waits_of_a_client_that_reads_chunks_are_compared_with_their_times() -> None:
@@ -89,9 +89,9 @@ def test_unknown_health_is_not_a_fault() -> None:
 
 
 def test_few_samples_say_how_many_are_needed() -> None:
-    found = notes(plain(500), end_s=60)["few-samples"]
-    assert found.severity == "info"
-    assert "500 requests are too few for an interval of P99.9; P99.9 needs 3,688" in found.message
+    note = notes(plain(500), end_s=60)["few-samples"]
+    assert note.severity == "info"
+    assert "500 requests are too few for an interval of P99.9; P99.9 needs 3,688" in note.message
     assert notes(plain(100))["few-samples"].severity == "warning"
 
 
@@ -99,9 +99,9 @@ def test_periodic_stalls_are_reported_with_their_period() -> None:
     at = np.arange(0, 60, 0.01)
     since = at % 10
     records = records_of(at, np.where(since >= 9, 10 - since, 0.0) + 0.005)
-    found = notes(records)["stalls"]
-    assert "no answer 6 times for up to 1.0" in found.message
-    assert "about every 10.0 s" in found.message
+    note = notes(records)["stalls"]
+    assert "no answer 6 times for up to 1.0" in note.message
+    assert "about every 10.0 s" in note.message
     assert "coordinated omission" in notes(records, is_open_loop=False)["stalls"].message
 
 
@@ -126,8 +126,8 @@ def test_a_server_that_was_away_is_reported() -> None:
         records["intended_ns"] - records["intended_ns"].min() < 25e9
     )
     records["outcome"][away] = RequestOutcome.CONNECTION_ERROR
-    found = notes(records)["server-restart"]
-    assert (found.severity, "from 20." in found.message) == ("invalid", True)
+    note = notes(records)["server-restart"]
+    assert (note.severity, "from 20." in note.message) == ("invalid", True)
 
 
 def test_a_server_that_stays_away_has_not_restarted() -> None:
@@ -139,16 +139,16 @@ def test_a_server_that_stays_away_has_not_restarted() -> None:
 def test_single_connection_errors_are_not_a_restart() -> None:
     records = plain()
     records["outcome"][::500] = RequestOutcome.CONNECTION_ERROR
-    found = notes(records)
-    assert "server-restart" not in found
-    assert found["errors"].severity == "info"
+    by_code = notes(records)
+    assert "server-restart" not in by_code
+    assert by_code["errors"].severity == "info"
 
 
 def test_overload_is_reported_with_both_rates() -> None:
     at = np.arange(0, 60, 0.01)
-    found = notes(records_of(at, 0.01 + at * 0.25))
-    assert "the server answered 80" in found["overload"].message
-    assert "of 100 requests per second" in found["overload"].message
+    by_code = notes(records_of(at, 0.01 + at * 0.25))
+    assert "the server answered 80" in by_code["overload"].message
+    assert "of 100 requests per second" in by_code["overload"].message
     assert "not-steady" not in notes(records_of(at, 0.01 + at * 0.25), is_load_steady=False)
 
 
@@ -165,6 +165,6 @@ def test_unfinished_requests_are_reported() -> None:
     records = records_of(
         at, np.where(stuck, 60 - at, 0.1), np.where(stuck, RequestOutcome.UNFINISHED, RequestOutcome.OK)
     )
-    found = notes(records)
-    assert "a lower bound" in found["unfinished"].message
-    assert "in-flight" in found
+    by_code = notes(records)
+    assert "a lower bound" in by_code["unfinished"].message
+    assert "in-flight" in by_code

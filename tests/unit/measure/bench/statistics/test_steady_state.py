@@ -10,10 +10,10 @@ from tests.unit.measure.bench.statistics.recorded import START_NS, records_of
 
 def test_a_step_is_found_where_it_is() -> None:
     rng = np.random.default_rng(0)
-    found = find_change(np.concatenate((np.full(20, 1.0), np.full(40, 2.0))) + 0.05 * rng.standard_normal(60))
-    assert found.index == 20
-    assert found.statistic > CRITICAL_CHANGE
-    assert (found.before, found.after) == pytest.approx((1, 2), abs=0.05)
+    change = find_change(np.concatenate((np.full(20, 1.0), np.full(40, 2.0))) + 0.05 * rng.standard_normal(60))
+    assert change.index == 20
+    assert change.statistic > CRITICAL_CHANGE
+    assert (change.before, change.after) == pytest.approx((1, 2), abs=0.05)
     assert find_change(np.ones(5)) is None
     assert find_change(np.ones(20)).statistic == 0
 
@@ -39,11 +39,11 @@ def test_a_line_is_a_trend() -> None:
 def test_steadiness_states_the_trend_in_numbers() -> None:
     done = np.arange(0, 60, 0.01)
     rng = np.random.default_rng(0)
-    found = steadiness(done, 0.02 * (1 + done / 60) * rng.lognormal(0, 0.1, len(done)), (0, 60))
-    assert found.since_s is None
-    assert found.latency_trend == pytest.approx(1, abs=0.15)
-    assert found.throughput_trend == pytest.approx(0, abs=0.01)
-    assert "over it" in found.trend_text
+    steady = steadiness(done, 0.02 * (1 + done / 60) * rng.lognormal(0, 0.1, len(done)), (0, 60))
+    assert steady.since_s is None
+    assert steady.latency_trend == pytest.approx(1, abs=0.15)
+    assert steady.throughput_trend == pytest.approx(0, abs=0.01)
+    assert "over it" in steady.trend_text
 
 
 def test_a_warm_up_ends_where_latency_settles() -> None:

@@ -57,12 +57,12 @@ def covers(law: servers.Law, key: str, duration_s: float = 30) -> Trial:
         measured = measured_independent(seed_of(rng), law, duration_s)
         assert measured.latency is not None
         if key == "throughput":
-            found, truth = measured.throughput, 200.0
+            estimate, truth = measured.throughput, 200.0
         elif key == "mean":
-            found, truth = measured.latency.mean, law.mean
+            estimate, truth = measured.latency.mean, law.mean
         else:
-            found, truth = measured.latency.percentiles[key], law.quantile(float(key) / 100)
-        return found.low is not None and found.high is not None and found.low <= truth <= found.high
+            estimate, truth = measured.latency.percentiles[key], law.quantile(float(key) / 100)
+        return estimate.low is not None and estimate.high is not None and estimate.low <= truth <= estimate.high
 
     return trial
 
@@ -72,10 +72,10 @@ def covers_queue(key: str, load: float, duration_s: float) -> Trial:
         latency = measured_queue(seed_of(rng), load, duration_s).latency
         assert latency is not None
         if key == "mean":
-            found, truth = latency.mean, 1 / (200 / load - 200)
+            estimate, truth = latency.mean, 1 / (200 / load - 200)
         else:
-            found, truth = latency.percentiles[key], servers.mm1_quantile(load, 200, float(key) / 100)
-        return found.low is not None and found.high is not None and found.low <= truth <= found.high
+            estimate, truth = latency.percentiles[key], servers.mm1_quantile(load, 200, float(key) / 100)
+        return estimate.low is not None and estimate.high is not None and estimate.low <= truth <= estimate.high
 
     return trial
 
@@ -124,8 +124,8 @@ def warm_up_is_cut(rng: np.random.Generator) -> bool:
     records = servers.warming(rng, servers.LOGNORMAL, 10)
     start = records["intended_ns"].min()
     done = (records["done_ns"] - start) * 1e-9
-    found = steadiness(done, (records["done_ns"] - records["intended_ns"]) * 1e-9, (0.0, 60.0))
-    return found is not None and found.since_s is not None and 2 <= found.since_s <= 20
+    steady = steadiness(done, (records["done_ns"] - records["intended_ns"]) * 1e-9, (0.0, 60.0))
+    return steady is not None and steady.since_s is not None and 2 <= steady.since_s <= 20
 
 
 def steady_at_once(law: servers.Law) -> Trial:
@@ -133,8 +133,8 @@ def steady_at_once(law: servers.Law) -> Trial:
         records = servers.independent(rng, law)
         start = records["intended_ns"].min()
         done = (records["done_ns"] - start) * 1e-9
-        found = steadiness(done, (records["done_ns"] - records["intended_ns"]) * 1e-9, (0.0, 30.0))
-        return found is not None and found.since_s == 0
+        steady = steadiness(done, (records["done_ns"] - records["intended_ns"]) * 1e-9, (0.0, 30.0))
+        return steady is not None and steady.since_s == 0
 
     return trial
 
@@ -171,12 +171,12 @@ def slower(records: Records, factor: float) -> Records:
 def rounds_of(seed: Seed, side: int, factor: float, rounds: int = 6) -> list[Measurement]:
     """Return rounds of A (side 0) or B, in which the machine is up to 10 % slower from round to round, for both."""
     rng = np.random.default_rng(seed)
-    found = list[Measurement]()
+    measurements = list[Measurement]()
     for _ in range(rounds):
         machine = 1 + 0.1 * rng.random()
         pair = [servers.independent(rng, servers.LOGNORMAL, 200, 10) for _ in range(2)]
-        found.append(measure(slower(pair[side], machine * factor), 10))
-    return found
+        measurements.append(measure(slower(pair[side], machine * factor), 10))
+    return measurements
 
 
 def compared(rng: np.random.Generator, factor: float) -> Effect | None:
@@ -186,17 +186,17 @@ def compared(rng: np.random.Generator, factor: float) -> Effect | None:
 
 def ab_verdict(factor: float, expected: str) -> Trial:
     def trial(rng: np.random.Generator) -> bool:
-        found = compared(rng, factor)
-        return found is not None and found.verdict == expected
+        change = compared(rng, factor)
+        return change is not None and change.verdict == expected
 
     return trial
 
 
 def ab_covers(factor: float) -> Trial:
     def trial(rng: np.random.Generator) -> bool:
-        found = compared(rng, factor)
-        assert found is not None
-        low, high = found.change.low, found.change.high
+        measured_effect = compared(rng, factor)
+        assert measured_effect is not None
+        low, high = measured_effect.change.low, measured_effect.change.high
         return low is not None and high is not None and low <= factor - 1 <= high
 
     return trial
@@ -222,9 +222,9 @@ def gate(condition: str, factor: float, is_alarm: bool, load: float | None = Non
         quantity = QUANTITIES["p99"]
         a = quantity.read(measured_side(seed, 0, 1.0, load))
         b = quantity.read(measured_side(seed, 1, factor, load))
-        found = None if a is None or b is None else effect_of(quantity, "1", a, b)
-        assert found is not None
-        (decision,) = decide([parse_condition(condition)], [found])
+        difference = None if a is None or b is None else effect_of(quantity, "1", a, b)
+        assert difference is not None
+        (decision,) = decide([parse_condition(condition)], [difference])
         return (decision.outcome is ConditionOutcome.HOLDS) == is_alarm
 
     return trial

@@ -21,11 +21,11 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files
 
 @pytest.fixture
 def folder(tmp_path: Path) -> StateFolder:
-    found = StateFolder.of(tmp_path / "state", "http://localhost:1", "m")
-    found.create()
-    STATE.save(found)
-    assert saved_state(found) == STATE
-    return found
+    folder = StateFolder.of(tmp_path / "state", "http://localhost:1", "m")
+    folder.create()
+    STATE.save(folder)
+    assert saved_state(folder) == STATE
+    return folder
 
 
 @pytest.mark.parametrize(

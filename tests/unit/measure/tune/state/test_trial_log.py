@@ -7,9 +7,9 @@ from conch.measure.tune.state.folder import StateFolder, Trial, TrialLog
 
 @pytest.fixture
 def folder(tmp_path: Path) -> StateFolder:
-    found = StateFolder.of(tmp_path, "http://localhost:8000", "m")
-    found.create()
-    return found
+    folder = StateFolder.of(tmp_path, "http://localhost:8000", "m")
+    folder.create()
+    return folder
 
 
 TRIAL = Trial({"instances": 2, "preferred_batch_sizes": (4, 8)}, 1.0, {"throughput": 5.0}, notes=("x",))

@@ -22,9 +22,9 @@ class RecordedLoads(RepositoryClient):
 
 @pytest.fixture
 def client() -> RecordedLoads:
-    found = RecordedLoads(ServerAccess("http://localhost:1"))
-    found.loads = []
-    return found
+    client = RecordedLoads(ServerAccess("http://localhost:1"))
+    client.loads = []
+    return client
 
 
 def _document(backend: str) -> dict[str, Any]:

@@ -18,10 +18,10 @@ class Api(BaseHTTPRequestHandler):
     """The parts of Prometheus's API that a drill reads."""
 
     def do_GET(self) -> None:
-        found = self.path.startswith("/api/v1/")
+        is_known = self.path.startswith("/api/v1/")
         data = {"groups": [{"rules": [RULE]}]} if "rules" in self.path else {"alerts": []}
         body = json.dumps({"data": data}).encode()
-        self.send_response(200 if found else 404)
+        self.send_response(200 if is_known else 404)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -356,10 +356,10 @@ def test_the_shipped_rules_are_proved(promtool: None, tmp_path: Path, capsys: py
         next(alert for group in rule_groups(Thresholds()) for alert in group.alerts if "Overload" in alert.name),
         rule_groups(Thresholds()),
     )
-    status, found = proved(dump_documents([rule_file(groups)]), tmp_path, capsys)
+    status, verdicts = proved(dump_documents([rule_file(groups)]), tmp_path, capsys)
     assert status == 0
-    assert {entry["rule"]: entry["verdict"] for entry in found}["ConchOverloadPredicted"] == "fires"
-    assert found[-1]["witness"]
+    assert {entry["rule"]: entry["verdict"] for entry in verdicts}["ConchOverloadPredicted"] == "fires"
+    assert verdicts[-1]["witness"]
 
 
 def test_output_stops_quietly_with_its_reader(tmp_path: Path) -> None:

@@ -112,9 +112,9 @@ def _cell(panel: dict[str, Any], x: int, y: int) -> tuple[int, int]:
 
 
 def test_ids_are_unique() -> None:
-    found = [dashboard.uid for dashboard in all_dashboards()]
-    assert len(set(found)) == len(found)
-    assert all(re.fullmatch(r"conch-[a-z-]{1,34}", uid) for uid in found)  # Grafana allows 40 characters
+    uids = [dashboard.uid for dashboard in all_dashboards()]
+    assert len(set(uids)) == len(uids)
+    assert all(re.fullmatch(r"conch-[a-z-]{1,34}", uid) for uid in uids)  # Grafana allows 40 characters
 
 
 def test_the_gpu_dashboard_follows_the_names_of_dcgm() -> None:

@@ -152,9 +152,9 @@ def test_sound_conditions_are_not_reported(expr: str) -> None:
 
 def test_the_rules_of_this_project_have_no_problems() -> None:
     document = rule_file(rule_groups(Thresholds()))
-    found = {
+    mistakes = {
         (analysed.rule.name, problem.code, problem.message)
         for analysed in analyse(dump_documents([document]))
         for problem in analysed.problems
     }
-    assert found == set()
+    assert mistakes == set()

@@ -33,8 +33,8 @@ def exposition() -> str:
 
 def labels_of(dialect: Dialect, gpu: str) -> dict[str, str]:
     """Return the labels of a dialect's series of a GPU or model."""
-    found = {row[dialect]: f"{index}-{gpu}" for index, row in enumerate(LABELS) if dialect in row}
-    return {**found, "job": dialect, **({"gpu": gpu} if "gpu" in found else {})}
+    labels = {row[dialect]: f"{index}-{gpu}" for index, row in enumerate(LABELS) if dialect in row}
+    return {**labels, "job": dialect, **({"gpu": gpu} if "gpu" in labels else {})}
 
 
 def renamed(labels: dict[str, str], source: Dialect, target: Dialect) -> dict[str, str]:

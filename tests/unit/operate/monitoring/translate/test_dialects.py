@@ -8,9 +8,9 @@ from conch.operate.monitoring.translate.dialects import correspondences, counter
 
 def test_factors_of_dcgm_are_those_of_the_exporter() -> None:
     for field in dcgm_fields():
-        [found] = counterparts(field.current.name, "dcgm-4.7", "dcgm-legacy")
-        assert found.name == field.legacy.name
-        assert float(found.factor) == pytest.approx(field.legacy_factor)
+        [counterpart] = counterparts(field.current.name, "dcgm-4.7", "dcgm-legacy")
+        assert counterpart.name == field.legacy.name
+        assert float(counterpart.factor) == pytest.approx(field.legacy_factor)
 
 
 def test_names_that_the_server_exposes_are_in_the_catalogue() -> None:

@@ -27,33 +27,33 @@ def translated(document: dict[str, Any], *, old: str = "dcgm-legacy", new: str =
 
 
 def test_a_panel_in_the_unit_of_its_metric_gets_the_new_unit() -> None:
-    one = panel("DCGM_FI_DEV_GPU_UTIL", "percent")
-    [outcome] = translated({"panels": [one]})
+    gauge = panel("DCGM_FI_DEV_GPU_UTIL", "percent")
+    [outcome] = translated({"panels": [gauge]})
     assert outcome.status == "translated"
-    assert one["targets"][0] == {
+    assert gauge["targets"][0] == {
         "refId": "A",
         "expr": "DCGM_FI_DEV_GPU_UTIL_RATIO",
         "legendFormat": "{{hostname}} {{gpu}}",
     }
-    defaults = one["fieldConfig"]["defaults"]
+    defaults = gauge["fieldConfig"]["defaults"]
     assert (defaults["unit"], defaults["min"], defaults["max"]) == ("percentunit", 0, 1)
     assert [step["value"] for step in defaults["thresholds"]["steps"]] == [None, 0.8]
 
 
 @pytest.mark.parametrize("unit", ["short", "watt", "none"])
 def test_a_panel_in_another_unit_keeps_its_values(unit: str) -> None:
-    one = panel("DCGM_FI_DEV_GPU_UTIL", unit)
-    translated({"panels": [one]})
-    assert one["targets"][0]["expr"] == "DCGM_FI_DEV_GPU_UTIL_RATIO * 100"
-    assert one["fieldConfig"]["defaults"]["unit"] == unit
-    assert one["fieldConfig"]["defaults"]["max"] == 100
+    gauge = panel("DCGM_FI_DEV_GPU_UTIL", unit)
+    translated({"panels": [gauge]})
+    assert gauge["targets"][0]["expr"] == "DCGM_FI_DEV_GPU_UTIL_RATIO * 100"
+    assert gauge["fieldConfig"]["defaults"]["unit"] == unit
+    assert gauge["fieldConfig"]["defaults"]["max"] == 100
 
 
 def test_queries_of_different_factors_keep_their_values() -> None:
-    one = panel("DCGM_FI_DEV_GPU_UTIL", "percent")
-    one["targets"].append({"refId": "B", "expr": "DCGM_FI_DEV_GPU_TEMP"})
-    translated({"panels": [{"title": "row", "type": "row", "panels": [one]}]})
-    assert [target["expr"] for target in one["targets"]] == [
+    gauge = panel("DCGM_FI_DEV_GPU_UTIL", "percent")
+    gauge["targets"].append({"refId": "B", "expr": "DCGM_FI_DEV_GPU_TEMP"})
+    translated({"panels": [{"title": "row", "type": "row", "panels": [gauge]}]})
+    assert [target["expr"] for target in gauge["targets"]] == [
         "DCGM_FI_DEV_GPU_UTIL_RATIO * 100",
         "DCGM_FI_DEV_GPU_TEMP_CELSIUS",
     ]

@@ -65,7 +65,7 @@ def queries_of(row: Correspondence, dialect: Dialect) -> list[str]:
     return [f"{name}{matchers}", f"avg_over_time({name}{matchers}[5m]) > 0"]
 
 
-@pytest.mark.parametrize(("source", "target"), PAIRS, ids=lambda each: each)
+@pytest.mark.parametrize(("source", "target"), PAIRS, ids=str)
 def test_every_row_keeps_its_values(prometheus: Prometheus, source: Dialect, target: Dialect) -> None:
     rows = [row for row in correspondences() if source in row.names and target in row.names]
     for row in rows:
@@ -186,7 +186,7 @@ def _nested(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     compared = st.sampled_from((">", "<=", "> bool", "< bool"))
     both = st.sampled_from(("+", "-", "*", "/", ">", "and", "or", "unless", "atan2"))
     return st.one_of(
-        st.builds(lambda form, one: form.format(one), st.sampled_from(unary), inner),
+        st.builds(lambda form, expression: form.format(expression), st.sampled_from(unary), inner),
         st.builds("{}{} ({})".format, aggregated, grouping, inner),
         st.builds("({}) {} {}".format, inner, arithmetic, _NUMBERS),
         st.builds("{} {} ({})".format, _NUMBERS, arithmetic, inner),

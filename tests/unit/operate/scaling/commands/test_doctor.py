@@ -158,11 +158,11 @@ def keda(tmp_path: Path) -> Iterator[ApiServer]:
 
 def test_a_healthy_keda_is_whole(keda: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert autoscale(["doctor", "--api", keda.url, "--name=gpt2", "--json"]) == 0
-    found = {(link["link"], link["found"]) for link in links_of(capsys)}
-    assert ("target", "Deployment 'gpt2' exists") in found
+    links = {(link["link"], link["found"]) for link in links_of(capsys)}
+    assert ("target", "Deployment 'gpt2' exists") in links
     created = "KEDA created this autoscaler for it, keda-hpa-gpt2"
-    assert ("KEDA", f"ScaledObject 'gpt2' is ready; {created}") in found
-    assert ("external metric", "has the value 1500m") in found
+    assert ("KEDA", f"ScaledObject 'gpt2' is ready; {created}") in links
+    assert ("external metric", "has the value 1500m") in links
 
 
 def test_a_target_that_keda_has_scaled_to_zero_is_whole(keda: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,9 +68,9 @@ def test_reasoning_returns_as_it_was_sent() -> None:
     others = {"type": "reasoning", "summary": [], "encrypted_content": "gAAAAAB"}
     after = {"role": "assistant", "content": "so"}
     assert read_input([ours, after]).messages[0]["reasoning_content"] == "ähm\0"
-    found = read_input([others, after])
-    assert found.messages == [{"role": "assistant", "content": "so"}]
-    assert found.ignored == ["input.encrypted_content"]
+    conversation = read_input([others, after])
+    assert conversation.messages == [{"role": "assistant", "content": "so"}]
+    assert conversation.ignored == ["input.encrypted_content"]
 
 
 def test_arguments_that_were_cut_are_still_arguments() -> None:
@@ -80,15 +80,18 @@ def test_arguments_that_were_cut_are_still_arguments() -> None:
 
 
 def test_items_without_an_effect_are_named() -> None:
-    found = read_input([{"type": "web_search_call", "id": "w"}, {"role": "user", "content": "hi"}])
-    assert (found.messages, found.ignored) == ([{"role": "user", "content": "hi"}], ["input.web_search_call"])
+    conversation = read_input([{"type": "web_search_call", "id": "w"}, {"role": "user", "content": "hi"}])
+    assert (conversation.messages, conversation.ignored) == (
+        [{"role": "user", "content": "hi"}],
+        ["input.web_search_call"],
+    )
 
 
 def test_an_image_of_a_tool_is_a_note_to_the_model() -> None:
     parts = [{"type": "input_text", "text": "here"}, {"type": "input_image", "image_url": "data:image/png;base64,"}]
-    found = read_input([{"type": "function_call_output", "call_id": "a", "output": parts}])
-    assert found.messages[0]["content"] == "here\n[image: not shown, only images of the user are]"
-    assert found.ignored == ["input.input_image"]
+    conversation = read_input([{"type": "function_call_output", "call_id": "a", "output": parts}])
+    assert conversation.messages[0]["content"] == "here\n[image: not shown, only images of the user are]"
+    assert conversation.ignored == ["input.input_image"]
 
 
 def test_tools_may_be_an_item() -> None:

@@ -34,9 +34,9 @@ def zeros() -> list[triton.InferInput]:
 async def test_a_taken_port_is_an_error_that_says_so(serve, frontend):
     with pytest.raises(
         OSError, match=f"gRPC cannot listen on 127.0.0.1:{frontend.port}: Address already in use"
-    ) as one:
+    ) as raised:
         await serve(grpc_port=frontend.port)
-    assert one.value.errno == errno.EADDRINUSE
+    assert raised.value.errno == errno.EADDRINUSE
 
 
 async def test_an_address_of_another_machine_is_an_error_that_says_so(serve):

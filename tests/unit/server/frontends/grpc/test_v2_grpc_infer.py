@@ -215,12 +215,12 @@ async def test_a_deadline_cancels_the_request(client, inference):
 
 
 async def test_many_at_once_get_their_own_answers(client):
-    async def one(index: int) -> bool:
+    async def ask(index: int) -> bool:
         array = np.full((1, 16), index, np.float32)
         result = await client.infer("echo", [tensor(array, "FP32")], request_id=str(index))
         return result.get_response().id == str(index) and (result.as_numpy("OUT_INPUT0") == array).all()
 
-    assert all(await asyncio.gather(*map(one, range(200))))
+    assert all(await asyncio.gather(*map(ask, range(200))))
 
 
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])

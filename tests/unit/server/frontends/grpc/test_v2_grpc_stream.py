@@ -359,14 +359,14 @@ async def test_a_stopping_server_ends_an_answered_stream_that_the_client_keeps_o
 async def test_four_streams_at_once(open_stream, inference):
     inference.add("talker", talk, decoupled=True)
 
-    async def one(name: str) -> list[str]:
+    async def ask(name: str) -> list[str]:
         stream = open_stream()
         await stream.send(*(request("talker", f"{name}{index}") for index in range(3)))
         await stream.send(*(request("echo", f"{name}e{index}") for index in range(50)))
         return [answer.infer_response.id for answer in await stream.rest()]
 
     async with asyncio.timeout(60):
-        for name, ids in zip("abcd", await asyncio.gather(*map(one, "abcd")), strict=True):
+        for name, ids in zip("abcd", await asyncio.gather(*map(ask, "abcd")), strict=True):
             assert len(ids) == 3 * 1000 + 50
             assert [i for i in ids if "e" in i] == [f"{name}e{index}" for index in range(50)]
 
@@ -376,7 +376,7 @@ async def test_four_streams_of_the_official_client_at_once(frontend, inference):
     array = np.zeros((1, 16), dtype=np.float32)
     tensor = triton.InferInput("INPUT0", [1, 16], "FP32").set_data_from_numpy(array)
 
-    def one() -> list:
+    def ask() -> list:
         answers = []
         with triton.InferenceServerClient(f"127.0.0.1:{frontend.port}") as client:
             client.start_stream(lambda result, error: answers.append(error or result))
@@ -386,7 +386,7 @@ async def test_four_streams_of_the_official_client_at_once(frontend, inference):
             client.stop_stream()
         return answers
 
-    for answers in await asyncio.gather(*(asyncio.to_thread(one) for _ in range(4))):
+    for answers in await asyncio.gather(*(asyncio.to_thread(ask) for _ in range(4))):
         assert len(answers) == 2 * 1000 + 2
         echoes = [answer for answer in answers if answer.get_response().id == "echo"]
         assert all((answer.as_numpy("OUT_INPUT0") == array).all() for answer in echoes)

@@ -32,14 +32,14 @@ def response(owner: str = "a", size: int = 10) -> StoredResponse:
 
 
 def kept(store: ResponseStore, *ids: str, owner: str = "a") -> list[str]:
-    found = []
+    kept = []
     for response_id in ids:
         try:
             store.find(response_id, owner)
         except NotFound:
             continue
-        found.append(response_id)
-    return found
+        kept.append(response_id)
+    return kept
 
 
 def test_the_oldest_goes_first() -> None:

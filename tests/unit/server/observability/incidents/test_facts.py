@@ -20,9 +20,9 @@ def test_secrets_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         "--exit-timeout-secs=7",
         "--http-restricted-api=inference:s3cret=s3cret",
     ]
-    found = facts(parse([*flags, "--exit-on-error=false"], {}))
-    assert "s3cret" not in json.dumps(found)
-    assert found["variables"]["OMP_NUM_THREADS"] == "3"
-    assert found["options"]["exit-timeout-secs"] == 7
-    assert found["options"]["openai-api-key"] == "[given]"
-    assert found["packages"]["numpy"]
+    document = facts(parse([*flags, "--exit-on-error=false"], {}))
+    assert "s3cret" not in json.dumps(document)
+    assert document["variables"]["OMP_NUM_THREADS"] == "3"
+    assert document["options"]["exit-timeout-secs"] == 7
+    assert document["options"]["openai-api-key"] == "[given]"
+    assert document["packages"]["numpy"]

@@ -16,8 +16,8 @@ def test_nothing_happens_on_a_quiet_server() -> None:
 def test_a_p99_over_its_budget_is_one_incident_until_it_is_under_it_again() -> None:
     triggers = Triggers(p99_ms=10, failures=0)
     assert reasons(triggers, Counts(99, 2, 0, 0), 1) == []  # too few to judge
-    found = triggers.sample({"m/1": Counts(200, 3, 0, 0)}, 2)
-    assert [incident.detail for incident in found] == [
+    incidents = triggers.sample({"m/1": Counts(200, 3, 0, 0)}, 2)
+    assert [incident.detail for incident in incidents] == [
         "the P99 of model 'm/1' is over 10 ms: 3 of 200 requests in 30 s"
     ]
     assert reasons(triggers, Counts(300, 9, 0, 0), 3) == []
@@ -41,8 +41,8 @@ def test_a_burst_of_failures_is_of_ten_seconds() -> None:
 
 def test_each_death_is_an_incident() -> None:
     triggers = Triggers(p99_ms=0, failures=0)
-    found = [reasons(triggers, Counts(0, 0, 0, deaths), second) for second, deaths in enumerate([0, 0, 1, 3, 3])]
-    assert found == [[], [], ["death"], ["death"], []]
+    by_second = [reasons(triggers, Counts(0, 0, 0, deaths), second) for second, deaths in enumerate([0, 0, 1, 3, 3])]
+    assert by_second == [[], [], ["death"], ["death"], []]
 
 
 def test_a_model_that_is_loaded_again_begins_from_its_new_counters() -> None:
@@ -56,5 +56,5 @@ def test_a_model_that_is_loaded_again_begins_from_its_new_counters() -> None:
 def test_models_are_judged_alone() -> None:
     triggers = Triggers(p99_ms=0, failures=5)
     triggers.sample({"a": Counts(0, 0, 0, 0), "b": Counts(0, 0, 0, 0)}, 0)
-    found = triggers.sample({"a": Counts(0, 0, 3, 0), "b": Counts(0, 0, 6, 0)}, 1)
-    assert [incident.detail for incident in found] == ["6 requests for model 'b' failed in 10 s"]
+    incidents = triggers.sample({"a": Counts(0, 0, 3, 0), "b": Counts(0, 0, 6, 0)}, 1)
+    assert [incident.detail for incident in incidents] == ["6 requests for model 'b' failed in 10 s"]

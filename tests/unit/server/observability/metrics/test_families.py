@@ -61,13 +61,13 @@ def scrape(
 
 def value(families: dict[str, Metric], name: str, **labels: str) -> float:
     """Return the value of the one series of that name under those labels; the parser adds `_total` to a counter's."""
-    (found,) = [
+    (value,) = [
         sample.value
         for family in families.values()
         for sample in family.samples
         if sample.name.removesuffix("_total") == name and sample.labels == labels
     ]
-    return found
+    return value
 
 
 def busy(name: str = "m", version: int = 3) -> ModelStatistics:

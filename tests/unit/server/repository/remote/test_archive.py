@@ -136,8 +136,8 @@ def test_links_count_as_their_targets(tmp_path: Path) -> None:
 def test_many_links_to_many_files_take_time_by_their_number(tmp_path: Path) -> None:
     began = process_time()
     files = b"".join(header(f"m/1/{number}") for number in range(100))
-    found = unpacked(tmp_path, files + links((f"m/2/{number}", f"../1/{number % 100}") for number in range(2_000)))
-    assert len(found) == 2_100
+    entries = unpacked(tmp_path, files + links((f"m/2/{number}", f"../1/{number % 100}") for number in range(2_000)))
+    assert len(entries) == 2_100
     assert process_time() - began < 60
 
 

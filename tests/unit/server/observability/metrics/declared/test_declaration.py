@@ -47,7 +47,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     assert histogram.max_series == 10
 
 
-def one(**changes: object) -> str:
+def declaration(**changes: object) -> str:
     """Return a file with one counter whose lines are changed; None removes one."""
     lines = {"name": "a_total", "kind": "counter", "help": "Text.", **changes}
     text = "\n    ".join(f"{key}: {value}" for key, value in lines.items() if value is not None)
@@ -57,29 +57,29 @@ def one(**changes: object) -> str:
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
-        (one(name="nv_inference_count"), ":2: metrics[0].name", "is a metric of the server"),
-        (one(name="conch_tunnel_up"), ":2: metrics[0].name", "is a metric of the server"),
-        (one(name="conch_request_duration_seconds_count"), ":2:", "is a metric of the server"),
-        (one() + one()[len("metrics:\n") :], ":5: metrics[1].name", "is declared above"),
-        (one(name="9a"), ":2: metrics[0].name", "not a valid name"),
-        (one(name=None), ":2: metrics[0].name", "not a valid name"),
-        (one(kind="count"), ":3: metrics[0].kind", "counter, gauge, histogram"),
-        (one(help="''"), ":4: metrics[0].help", "help text"),
-        (one(expression="latency"), ":5: metrics[0].expression", 'unknown name "latency"'),
-        (one(expression="[1]"), ":5: metrics[0].expression", "not an expression"),
-        (one(where="duration"), ":5: metrics[0].where", "a boolean is needed"),
-        (one(labels="{model: mode1}"), ":5: metrics[0].labels.model", 'did you mean "model"'),
-        (one(labels="{__name__: model}"), "metrics[0].labels.__name__", "not a valid label"),
-        (one(labels="[model]"), ":5: metrics[0].labels", "a mapping"),
-        (one(kind="histogram", expression="1", labels="{le: model}"), "labels.le", "buckets"),
-        (one(kind="histogram", expression="1", buckets="[2, 1]"), ":6: metrics[0].buckets", "ascending"),
-        (one(kind="histogram", expression="1", buckets="[.inf]"), "buckets", "without infinity"),
-        (one(kind="histogram"), "expression", "needs an expression"),
-        (one(buckets="[1]"), "buckets", "only histograms"),
-        (one(in_flight="true"), "in_flight", "gauges only"),
-        (one(kind="gauge", in_flight="true", expression="duration"), "expression", "when it began"),
-        (one(max_series="0"), "max_series", "1 to 100000"),
-        (one(expressionn="1"), ":5: metrics[0].expressionn", 'did you mean "expression"'),
+        (declaration(name="nv_inference_count"), ":2: metrics[0].name", "is a metric of the server"),
+        (declaration(name="conch_tunnel_up"), ":2: metrics[0].name", "is a metric of the server"),
+        (declaration(name="conch_request_duration_seconds_count"), ":2:", "is a metric of the server"),
+        (declaration() + declaration()[len("metrics:\n") :], ":5: metrics[1].name", "is declared above"),
+        (declaration(name="9a"), ":2: metrics[0].name", "not a valid name"),
+        (declaration(name=None), ":2: metrics[0].name", "not a valid name"),
+        (declaration(kind="count"), ":3: metrics[0].kind", "counter, gauge, histogram"),
+        (declaration(help="''"), ":4: metrics[0].help", "help text"),
+        (declaration(expression="latency"), ":5: metrics[0].expression", 'unknown name "latency"'),
+        (declaration(expression="[1]"), ":5: metrics[0].expression", "not an expression"),
+        (declaration(where="duration"), ":5: metrics[0].where", "a boolean is needed"),
+        (declaration(labels="{model: mode1}"), ":5: metrics[0].labels.model", 'did you mean "model"'),
+        (declaration(labels="{__name__: model}"), "metrics[0].labels.__name__", "not a valid label"),
+        (declaration(labels="[model]"), ":5: metrics[0].labels", "a mapping"),
+        (declaration(kind="histogram", expression="1", labels="{le: model}"), "labels.le", "buckets"),
+        (declaration(kind="histogram", expression="1", buckets="[2, 1]"), ":6: metrics[0].buckets", "ascending"),
+        (declaration(kind="histogram", expression="1", buckets="[.inf]"), "buckets", "without infinity"),
+        (declaration(kind="histogram"), "expression", "needs an expression"),
+        (declaration(buckets="[1]"), "buckets", "only histograms"),
+        (declaration(in_flight="true"), "in_flight", "gauges only"),
+        (declaration(kind="gauge", in_flight="true", expression="duration"), "expression", "when it began"),
+        (declaration(max_series="0"), "max_series", "1 to 100000"),
+        (declaration(expressionn="1"), ":5: metrics[0].expressionn", 'did you mean "expression"'),
         ("metrics: 1\n", "metrics.yaml", "a list named metrics"),
         ("metrics: []\nmore: 1\n", ":2: more", "unknown key"),
         ("metrics:\n  - [\n", ":3:", "invalid YAML"),

@@ -18,10 +18,10 @@ MODEL = ModelIdentity("detector", "", 3)
 
 
 def timeline() -> Timeline:
-    found = Timeline(1_000_000_000)
-    found.queued, found.started = 1_100_000_000, 1_300_000_000
-    found.input_done, found.infer_done, found.done = 1_400_000_000, 1_900_000_000, 2_000_000_000
-    return found
+    timeline = Timeline(1_000_000_000)
+    timeline.queued, timeline.started = 1_100_000_000, 1_300_000_000
+    timeline.input_done, timeline.infer_done, timeline.done = 1_400_000_000, 1_900_000_000, 2_000_000_000
+    return timeline
 
 
 def facts(error: ConchError | None = None) -> RequestFacts:

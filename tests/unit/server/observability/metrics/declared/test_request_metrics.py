@@ -76,13 +76,13 @@ def test_counters_gauges_and_histograms(tmp_path: Path) -> None:
     model.end(request(), answer(), None)
     model.end(request(), ConchError("failed"), None)
     model.end(request(), None, ConchError("failed"))
-    found = scrape(metrics)
-    assert found["failed_total", (("reason", "OTHER"), ("version", "1"))] == 2
-    assert found["last_bytes", ()] == 0
-    assert found["size_bytes_bucket", (("le", "2"),)] == 0
-    assert found["size_bytes_bucket", (("le", "4"),)] == 3
-    assert found["size_bytes_sum", ()] == 9
-    assert found["size_bytes_count", ()] == 3
+    values = scrape(metrics)
+    assert values["failed_total", (("reason", "OTHER"), ("version", "1"))] == 2
+    assert values["last_bytes", ()] == 0
+    assert values["size_bytes_bucket", (("le", "2"),)] == 0
+    assert values["size_bytes_bucket", (("le", "4"),)] == 3
+    assert values["size_bytes_sum", ()] == 9
+    assert values["size_bytes_count", ()] == 3
 
 
 def test_ten_thousand_label_values_are_bounded_and_reported_once(
@@ -95,13 +95,13 @@ def test_ten_thousand_label_values_are_bounded_and_reported_once(
     with caplog.at_level(logging.WARNING):
         for number in range(10_000):
             model.end(request(user=number), answer(), None)
-    found = scrape(metrics)
-    assert sum(name == "users_total" for name, _ in found) == 1000
-    assert found["conch_custom_metric_overflows_total", (("family", "users_total"),)] == 9000
+    values = scrape(metrics)
+    assert sum(name == "users_total" for name, _ in values) == 1000
+    assert values["conch_custom_metric_overflows_total", (("family", "users_total"),)] == 9000
     assert [record.getMessage() for record in caplog.records if "max_series" in record.getMessage()] == [
         'custom metric "users_total" has reached max_series (1000): requests with further labels are omitted'
     ]
-    assert max(len(value) for _, labels in found for _, value in labels) <= 256
+    assert max(len(value) for _, labels in values for _, value in labels) <= 256
 
 
 def test_a_long_label_is_cut(tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_an_expression_that_fails_costs_only_its_metric(
     model = RequestMetrics(metrics, ModelIdentity("m", "", 1))
     for _ in range(3):
         model.end(request(), answer(), None)
-    found = scrape(metrics)
-    assert found["good_total", ()] == 3
-    assert ("bad_total", ()) not in found
-    assert found["conch_custom_metric_errors_total", (("family", "bad_total"),)] == 3
+    values = scrape(metrics)
+    assert values["good_total", ()] == 3
+    assert ("bad_total", ()) not in values
+    assert values["conch_custom_metric_errors_total", (("family", "bad_total"),)] == 3
     assert len(caplog.records) == 1

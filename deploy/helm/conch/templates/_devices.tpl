@@ -28,12 +28,12 @@ nvidia.com/mig-{{ $accelerator.migProfile }}
 {{- end }}
 
 {{- define "conch.tolerations" -}}
-{{- $found := .Values.tolerations -}}
+{{- $tolerations := .Values.tolerations -}}
 {{- if and .Values.accelerator.tolerate (include "conch.deviceCount" . | int) -}}
 {{- $taint := dict "key" .Values.accelerator.resource "operator" "Exists" "effect" "NoSchedule" -}}
-{{- $found = append $found $taint -}}
+{{- $tolerations = append $tolerations $taint -}}
 {{- end -}}
-{{ toYaml $found }}
+{{ toYaml $tolerations }}
 {{- end }}
 
 {{- define "conch.affinity" -}}

@@ -216,6 +216,16 @@ def test_what_is_not_known_is_ignored_and_named(server: ConchProcess) -> None:
         assert connection.getresponse().status == 405
 
 
+def test_the_v1_protocol_of_kserve_is_named_instead_of_the_method(server: ConchProcess) -> None:
+    with closing(http.client.HTTPConnection(server.http)) as connection:
+        connection.request("POST", "/v1/models/letters:predict", json.dumps({"instances": [1]}))
+        answer = connection.getresponse()
+        text = "the V1 protocol of /v1/models/letters:predict is not served: POST tensors to /v2/models/letters/infer"
+        assert (answer.status, json.load(answer)["error"]["message"]) == (404, text)
+        connection.request("POST", "/v1/models/letters", "{}")
+        assert connection.getresponse().status == 405
+
+
 def test_an_engine_of_openvino_makes_embeddings_of_an_ir_folder(client: openai.OpenAI) -> None:
     texts = ["one", "two threes one", "something else"]
     rows = [[2], [3, 4, 5, 2], [1, 1]]

@@ -15,6 +15,9 @@ _DENIED = {
     Denial.REPEATED: (400, None),
 }
 
+# Of TensorFlow Serving and KServe, whose models have the path of OpenAI's.
+_V1_VERBS = ("predict", "explain", "classify", "regress")
+
 
 def _written(
     request: HttpRequest, error: ConchError, status: int | None = None, code: str | None = None
@@ -44,6 +47,11 @@ def _not_found(request: HttpRequest) -> HttpRefusal:
 
 
 def _wrong_method(request: HttpRequest) -> HttpRefusal:
+    path, _, verb = request.path.rpartition(":")
+    if verb in _V1_VERBS:
+        instead = f"/v2/models/{path.rpartition('/')[2]}/infer"
+        error = NotFound(f"the V1 protocol of {request.path} is not served: POST tensors to {instead}")
+        return _written(request, error, 404, "unknown_url")
     return _refused(request, 405, f"Not allowed to {request.method.decode()} on {request.path}")
 
 

@@ -9,8 +9,9 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import orjson
-from jinja2 import TemplateError
-from jinja2.meta import find_undeclared_variables
+from jinja2 import TemplateError, pass_context
+from jinja2.meta import TrackingCodeGenerator
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from conch.base.errors import ConfigError, InvalidRequest
@@ -45,7 +46,10 @@ class ChatTemplate:
             self._template = environment.from_string(source)
             self.renders_calls = "tool_calls" in source  # of earlier turns
             self.knows_developer = "developer" in source  # the role; other templates refuse or misplace it
-            self.renders_tools = "tools" in find_undeclared_variables(environment.parse(source))
+            generator = TrackingCodeGenerator(environment)
+            generator.optimizer = None
+            generator.visit(environment.parse(source))
+            self.renders_tools = "tools" in generator.undeclared_identifiers
         except TemplateError as error:
             raise ConfigError(f"invalid chat template: {error}") from error
         self._special_tokens = dict(special_tokens)
@@ -138,13 +142,24 @@ def _cut_after(prompt: str, content: str) -> str:
 
 @lru_cache(maxsize=1)
 def _environment() -> ImmutableSandboxedEnvironment:
+    # Without constants that are computed when a template is compiled: `'a' * 10**9` would be made without a limit.
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols"],
+        optimized=False,
+        finalize=_unchanged,
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now(UTC).strftime(form)
     return environment
+
+
+@pass_context
+def _unchanged(_context: Context, value: Any) -> Any:
+    """Return a value for output. Jinja folds no constants in front of a function that takes the context."""
+    return value
 
 
 def _raise_exception(message: str) -> str:

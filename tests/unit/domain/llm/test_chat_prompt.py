@@ -1,5 +1,6 @@
 """Tools and calls as text, for chat templates that support neither."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -80,3 +81,16 @@ def test_a_system_message_may_begin_one_with_images() -> None:
     (user, _) = with_system_in_user(SEEN)
     assert user["content"][0] == {"type": "text", "text": "Be brief.\n\nSee "}
     assert user["content"][1:] == SEEN[1]["content"][1:]
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ 'a' * 10**8 }}", "{% if 'a'|center(10**8) %}{% endif %}", "{% set x = '%100000000d'|format(1) %}{{ x }}"],
+)
+def test_nothing_is_computed_when_a_template_is_compiled(template: str) -> None:
+    tracemalloc.start()
+    try:
+        ChatTemplate(template, {})
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from conch.base.errors import ConfigError, ModelLoadError
+from conch.base.typed_json import check_json_values
 from conch.check.finding import Finding, Place
 from conch.check.models.checked_model import CheckedModel
 from conch.check.models.config import named_gpus
@@ -165,7 +166,9 @@ def _check_forest(model: CheckedModel, source: ModelSource) -> Checked:
         path, kind = locate_forest(source, model.name)
         check_form(path, kind)
         if path.suffix == ".json" and path.stat().st_size <= _MAX_JSON_BYTES:
-            json.loads(path.read_bytes())
+            content = path.read_bytes()
+            check_json_values(content)
+            json.loads(content)
     except ConfigError as error:
         return model, [Finding("config-invalid", model.folder.locate(error.message), error.message)]
     except ModelLoadError as error:

@@ -19,6 +19,7 @@ from conch.check.source import SourceFile
 from conch.domain.config.resolve import resolve
 from conch.domain.files.gguf_file import NotGguf, read_gguf
 from conch.domain.files.model_folder import read_json_object
+from conch.domain.files.safetensors_file import NotSafetensors, read_safetensors
 from conch.domain.llm.chat_prompt import ChatTemplate
 from conch.domain.llm.text_model import is_pooling
 from conch.server.backends.child.conch_child.engine.driver import DamagedModel, Refused
@@ -38,8 +39,6 @@ _UNLIMITED_MEMORY: dict[str, Any] = {"free": 1 << 60, "capacity": 1 << 60, "prom
 _ELSEWHERE = re.compile(r"(?:there is no|is not at|folder with an IR,) '(/[^']+)'")
 _AT = re.compile(r"line (\d+) column (\d+)")
 _WEIGHTS_INDEX = "model.safetensors.index.json"
-_LENGTH_BYTES = 8
-_MAX_HEADER_BYTES = 100_000_000  # by the format
 _MAX_INDEX_BYTES = 64 << 20
 
 
@@ -224,33 +223,12 @@ def safetensors_problems(directory: Path) -> Iterator[tuple[Path, str]]:
             yield index, f"names {name}, which is not in the folder"
     for path in sorted(directory.glob("*.safetensors")):
         try:
-            header = _safetensors_header(path)
+            tensors = read_safetensors(path)
         except OSError as error:
             yield path, f"cannot be read: {error.strerror}"
             continue
-        except ValueError as error:
+        except NotSafetensors as error:
             yield path, str(error)
             continue
-        if missing := sorted(listed.get(path.name, set()) - header.keys()):
+        if missing := sorted(listed.get(path.name, set()) - tensors.keys()):
             yield path, f"lacks tensor '{missing[0]}' ({len(missing)} in all), which {_WEIGHTS_INDEX} lists"
-
-
-def _safetensors_header(path: Path) -> dict[str, Any]:
-    """Return the header of a file. Raises ValueError for one that is damaged."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(_LENGTH_BYTES)
-        length = int.from_bytes(start, "little")
-        if len(start) < _LENGTH_BYTES or not 0 < length <= min(size - _LENGTH_BYTES, _MAX_HEADER_BYTES):
-            if start.startswith(b"version "):
-                raise ValueError("is a Git LFS pointer: run `git lfs pull`")
-            raise ValueError(f"is not a safetensors file, or is cut off: its header would have {length} bytes")
-        try:
-            header = json.loads(file.read(length))
-            ends = [value["data_offsets"][1] for name, value in header.items() if name != "__metadata__"]
-            end = max(ends, default=0) + _LENGTH_BYTES + length
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-            raise ValueError(f"has an invalid header: {type(error).__name__}: {error}") from None
-    if end != size:
-        raise ValueError(f"has {size} bytes, but its tensors end at byte {end}")
-    return dict(header)

@@ -13,7 +13,7 @@ from zipfile import BadZipFile, ZipFile
 
 from conch.server.backends.pytorch.archive import Archive
 
-_MAX_PICKLE_BYTES = 64 << 20
+_MAX_PICKLE_BYTES = 8 << 20
 _MAX_PROGRAM_BYTES = 64 << 20
 _ITEM_BYTES = {
     **{f"{name}Storage": 1 for name in ("Bool", "Byte", "Char", "QInt8", "QUInt8", "Float8_e4m3fn", "Float8_e5m2")},
@@ -22,6 +22,8 @@ _ITEM_BYTES = {
     **{f"{name}Storage": 8 for name in ("Double", "Long", "ComplexFloat")},
     "ComplexDoubleStorage": 16,
 }
+# Of newer protocols than TorchScript's: they allocate the size that they say.
+_ALLOCATING = (pickle.BYTEARRAY8[0],)
 _BRACKETS = {"(": 1, "[": 1, ")": -1, "]": -1}
 
 
@@ -68,8 +70,15 @@ def read_script(archive: Archive) -> ScriptArguments | None:
     return _arguments(text, loader.name)
 
 
-class _Loader(pickle.Unpickler):
-    """Reads a pickle without the classes that it names."""
+class _Loader(pickle._Unpickler):
+    """Reads a pickle without the classes that it names.
+
+    It is the one in Python, since that in C writes as much memory as the number of a single memo says.
+    """
+
+    dispatch = {  # noqa: RUF012 - as in the base class
+        code: load for code, load in pickle._Unpickler.dispatch.items() if code not in _ALLOCATING
+    }
 
     def __init__(self, file: BytesIO) -> None:
         super().__init__(file)
@@ -148,6 +157,8 @@ def _arguments(text: str, name: str) -> ScriptArguments | None:
             start = at + 1
         if depth == 0:
             break
+    if depth:
+        return None
     arguments = [part for part in parts[1:] if part]
     names = [re.split(r"[:= ]", part, maxsplit=1)[0] for part in arguments]
     required = [argument for argument, part in zip(names, arguments, strict=True) if "=" not in part]

@@ -17,6 +17,7 @@ import orjson
 
 from conch.base.archives import ArchiveBudget, ArchiveLimits, tar_members, zstd_tar
 from conch.base.errors import ConchError, InvalidRequest
+from conch.base.typed_json import check_json_values
 from conch.domain.events.log import EventLog
 from conch.domain.events.merge import merged
 
@@ -29,7 +30,6 @@ _KIND: Final = "conch incident bundle"
 _LIMITS: Final = ArchiveLimits(total_bytes=4 << 30, ratio=200, ratio_from_bytes=64 << 20, entries=10_000)
 _MAX_MEMBER_BYTES: Final = 1 << 30
 _MAX_FILE_BYTES: Final = 1 << 30
-_MAX_JSON_VALUES: Final = 10_000_000  # of a document: each takes up to 100 bytes of memory and as little as 2 of JSON
 _MAX_EVENT_BYTES: Final = 2 << 30  # of all tables in memory
 _RESOLUTION_NS: Final = 250  # of times: 1 ns would take twice the space
 
@@ -201,8 +201,11 @@ def _members(path: Path, size: int) -> Iterator[tuple[str, bytes]]:
         content = contents().read()
         if len(content) < member.size:
             raise EOFError("the end of the file is missing")
-        if ".json" in member.name and sum(map(content.count, (b",", b"[", b"{"))) > _MAX_JSON_VALUES:
-            raise InvalidRequest(f"'{path}': {member.name!a} has more than {_MAX_JSON_VALUES} values")
+        if ".json" in member.name:
+            try:
+                check_json_values(content)
+            except ValueError as error:
+                raise InvalidRequest(f"'{path}': {member.name!a} has {error}") from None
         yield member.name, content
 
 

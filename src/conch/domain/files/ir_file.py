@@ -13,9 +13,11 @@ from xml.etree import ElementTree as ET
 from xml.etree.ElementTree import Element
 
 from conch.domain.files.signature import Signature, TensorInfo
+from conch.domain.tensor import MAX_RANK
 
 # A graph without its weights is rarely larger than a few MB; parsed, it takes ten times its size.
 _MAX_BYTES = 64 << 20
+_MAX_DIGITS = 20
 _DATATYPES = {
     "boolean": "BOOL",
     "u8": "UINT8",
@@ -88,13 +90,15 @@ def read_ir(path: Path) -> IrFile:
         raise NotIr(f"a graph of more than {_MAX_BYTES} bytes")
     try:
         root = _parsed(path)
-    except ET.ParseError as error:
+    except (ET.ParseError, LookupError, ValueError) as error:  # the last two of an encoding
         raise NotIr(f"not well-formed XML: {error}") from None
     if root.tag != "net":
         raise NotIr(f"its root element is <{root.tag}>, not <net>")
     version = root.get("version", "")
-    if version.isdecimal() and not _MIN_IR_VERSION <= int(version) <= _MAX_IR_VERSION:
-        remedy = "convert the model again with ovc" if int(version) < _MIN_IR_VERSION else "OpenVINO may be too old"
+    if version.isdecimal() and not _MIN_IR_VERSION <= _integer(version) <= _MAX_IR_VERSION:
+        remedy = (
+            "convert the model again with ovc" if _integer(version) < _MIN_IR_VERSION else "OpenVINO may be too old"
+        )
         known = f"{_MIN_IR_VERSION} and {_MAX_IR_VERSION} are known"
         raise NotIr(f"version {version} of the format; {known}: {remedy}")
     graph = _Graph()
@@ -135,8 +139,8 @@ def _read_layer(layer: Element, graph: _Graph) -> None:
         sizes = (_attribute(data, "offset"), _attribute(data, "size"))
         if not all(size.isdecimal() for size in sizes):
             raise NotIr(f"constant '{graph.names[number]}' has no offset and size")
-        _check_size(graph.names[number], data, int(sizes[1]))
-        graph.weights_bytes = max(graph.weights_bytes, sum(map(int, sizes)))
+        _check_size(graph.names[number], data, _integer(sizes[1]))
+        graph.weights_bytes = max(graph.weights_bytes, sum(map(_integer, sizes)))
 
 
 def _check_size(name: str, data: Element | None, size: int) -> None:
@@ -145,7 +149,9 @@ def _check_size(name: str, data: Element | None, size: int) -> None:
     dims = [dim.strip() for dim in _attribute(data, "shape").split(",") if dim.strip()]
     if bits is None or not all(dim.isdecimal() for dim in dims):
         return
-    expected = -(-prod(map(int, dims)) * bits // 8)
+    if len(dims) > MAX_RANK:
+        raise NotIr(f"constant '{name}' has {len(dims)} dimensions")
+    expected = -(-prod(map(_integer, dims)) * bits // 8)
     if size != expected:
         raise NotIr(f"constant '{name}' has {size} bytes; its shape [{', '.join(dims)}] needs {expected}")
 
@@ -165,10 +171,17 @@ def _attribute(element: Element | None, name: str) -> str:
     return "" if element is None else element.get(name, "")
 
 
+def _integer(text: str) -> int:
+    """Return a number of up to 64 bits, of which a text of digits may have more. Raises NotIr."""
+    if len(text) > _MAX_DIGITS:
+        raise NotIr(f"a number of {len(text)} digits")
+    return int(text)
+
+
 def _dims(port: Element | None) -> tuple[int, ...]:
     texts = [] if port is None else [(dim.text or "").strip() for dim in port.iterfind("dim")]
     # A dimension with bounds is written `1..8`.
-    return tuple(int(text) if text.lstrip("-").isdecimal() else -1 for text in texts)
+    return tuple(_integer(text) if text.lstrip("-").isdecimal() else -1 for text in texts)
 
 
 def _named(infos: tuple[TensorInfo, ...], declared: set[str]) -> tuple[TensorInfo, ...]:

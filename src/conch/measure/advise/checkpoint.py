@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from conch.base.errors import InvalidRequest
+from conch.domain.files.safetensors_file import NotSafetensors, read_safetensors
 from conch.measure.advise.config_json import Shape, read_shape
 
 _INDEX = "model.safetensors.index.json"
-_MAX_HEADER_BYTES = 100_000_000  # by the format
-_LENGTH_BYTES = 8
+_MAX_WEIGHT_BYTES = 1 << 60
+_MAX_BITS = 64
 # Per number of a matrix, with scales.
 _QUANTIZED_BITS = {"fp8": 8.0, "int8": 8.0, "awq": 4.25, "gptq": 4.25, "nvfp4": 4.5, "mxfp4": 4.25}
 QUANTIZATIONS = tuple(_QUANTIZED_BITS)
@@ -75,8 +76,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _stored_bits(stored: Any) -> float:
     try:
         return _bits(stored)
-    except (TypeError, ValueError, AttributeError):
-        raise InvalidRequest(f"config.json: unknown quantization_config: {stored}") from None
+    except (TypeError, ValueError, AttributeError, OverflowError):
+        raise InvalidRequest(f"config.json: unknown quantization_config: {str(stored)[:200]}") from None
 
 
 def _bits(stored: Mapping[str, Any]) -> float:
@@ -85,30 +86,23 @@ def _bits(stored: Mapping[str, Any]) -> float:
         return _QUANTIZED_BITS[method]
     bits = int(stored.get("bits") or stored.get("w_bit") or (4 if stored.get("load_in_4bit") else 8))
     group = int(stored.get("group_size") or 0)
+    if not 0 < bits <= _MAX_BITS:
+        raise ValueError(bits)
     return bits + (32 / group if group > 0 and bits < 8 else 0)  # a scale and a zero point for each group
 
 
 def _stored_bytes(directory: Path) -> int:
-    """Return the size of all tensors in the folder's safetensors files, from their headers; 0 without files."""
-    index = directory / _INDEX
-    if index.is_file():
-        size = (_read_json(index).get("metadata") or {}).get("total_size")
-        if isinstance(size, int | float) and size > 0:
-            return int(size)
-    return sum(_tensor_bytes(path) for path in directory.glob("*.safetensors"))
+    """Return the size of all tensors in the folder's safetensors files, 0 without files; from their index, if any.
 
-
-def _tensor_bytes(path: Path) -> int:
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        if not 0 < length <= _MAX_HEADER_BYTES:
-            raise InvalidRequest(f"'{path}' is not a safetensors file: its header would have {length} bytes")
+    Raises InvalidRequest for a damaged file.
+    """
+    stored = 0
+    for path in directory.glob("*.safetensors"):
         try:
-            header = json.loads(file.read(length))
-            return sum(
-                entry["data_offsets"][1] - entry["data_offsets"][0]
-                for name, entry in header.items()
-                if name != "__metadata__"
-            )
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-            raise InvalidRequest(f"'{path}' is not a safetensors file: {error}") from None
+            stored += sum(read_safetensors(path).values())
+        except NotSafetensors as error:
+            raise InvalidRequest(f"'{path}' {error}") from None
+    index = directory / _INDEX
+    metadata = _read_json(index).get("metadata") if index.is_file() else None
+    size = metadata.get("total_size") if isinstance(metadata, dict) else None
+    return int(size) if isinstance(size, int | float) and 0 < size < _MAX_WEIGHT_BYTES else stored

@@ -82,7 +82,7 @@ class Shape:
 
 def read_shape(config: Mapping[str, Any]) -> Shape:
     """Return the shape of a model. Raises InvalidRequest if the family is unknown, or a number is missing."""
-    if "text_config" in config:  # of a multi-modal model
+    if isinstance(config.get("text_config"), dict):  # of a multi-modal model
         config = {**config, **config["text_config"]}
     family = str(config.get("model_type", ""))
     if family not in _FAMILIES:

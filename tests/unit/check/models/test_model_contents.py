@@ -1,20 +1,24 @@
 """The contents of GGUF, TorchScript, IR and safetensors files, read without their frameworks, whole and damaged."""
 
 import json
+import resource
 import struct
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 
+from conch.base.errors import InvalidRequest, ModelLoadError
 from conch.check.models import language_models
 from conch.check.models.language_models import safetensors_problems
 from conch.check.models.torch_script_file import DamagedScript, read_script
 from conch.domain.files.gguf_file import NotGguf, read_gguf
 from conch.domain.files.ir_file import NotIr, read_ir
-from conch.server.backends.pytorch.archive import open_archive
+from conch.measure.advise.checkpoint import read_checkpoint
+from conch.server.backends.pytorch.archive import exported_signature, open_archive
 from tests.server.backends.engines.gguf_model import CONTEXT, LAYERS, write_gguf
 from tests.support.packages import require
 from tests.unit.check.repository import findings_of, ids, only_finding, write
@@ -185,6 +189,65 @@ def test_ir_that_contradicts_itself(before: str, after: str, said: str, tmp_path
     assert said in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ('version="11"', f'version="{"9" * 5000}"', "a number of 5000 digits"),
+        ('size="16"', f'size="{"9" * 5000}"', "a number of 5000 digits"),
+        ('offset="0"', f'offset="{"9" * 5000}"', "a number of 5000 digits"),
+        ('shape="4, 2"', f'shape="{", ".join(["9" * 20] * 65)}"', "has 65 dimensions"),
+        ("<dim>1</dim>", f"<dim>{'9' * 5000}</dim>", "a number of 5000 digits"),
+        ('<?xml version="1.0"?>', '<?xml version="1.0" encoding="x"?>', "not well-formed XML: unknown encoding"),
+        ('<?xml version="1.0"?>', '<?xml version="1.0" encoding="shift_jis"?>', "not well-formed XML: multi-byte"),
+    ],
+    ids=["version", "size", "offset", "shape", "dimension", "unknown encoding", "long encoding"],
+)
+def test_hostile_ir(before: str, after: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.xml"
+    text = ir(path)
+    assert before in text
+    path.write_text(text.replace(before, after))
+    with pytest.raises(NotIr, match=said):
+        read_ir(path)
+
+
+def test_a_pickle_cannot_fill_memory(tmp_path: Path) -> None:
+    path = script(tmp_path)
+    # A memo of number 2³¹ - 1, and an array of bytes of 2⁴⁰, of which nothing follows.
+    for pickled in (b"\x80\x02Nr\xff\xff\xff\x7f.", b"\x80\x05\x96" + (1 << 40).to_bytes(8, "little") + b"."):
+        repacked(path, {"data.pkl": pickled})
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with suppress(DamagedScript):
+            read_script(open_archive(path))
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # KiB
+
+
+def test_a_forward_without_an_end(tmp_path: Path) -> None:
+    path = script(tmp_path)
+    repacked(
+        path, {"code/__torch__/tests/unit/check/models/test_model_contents.py": b"class Two(Module):\n  def forward(("}
+    )
+    assert read_script(open_archive(path)) is None
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"m/models/model.json": "[" * 100_000}, "cannot be read: maximum recursion depth"),
+        ({"m/models/model.json": "[" + "{}," * 5_000_001 + "{}]"}, "cannot be read: more than 10000000 values"),
+        ({"m/models/model.json": "{}", "m/a_config.json": "[1]"}, "has an unknown form"),
+        ({"m/models/model.json": "{}", "m/a_config.json": '{"config": {"a": 5}}'}, "has an unknown form"),
+    ],
+    ids=["deep", "many", "list", "number"],
+)
+def test_hostile_descriptions_of_exported_programs(members: dict[str, str], said: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "model.pt2", "w", zipfile.ZIP_DEFLATED) as file:
+        for name, text in members.items():
+            file.writestr(name, text)
+    with pytest.raises(ModelLoadError, match=said):
+        exported_signature(open_archive(tmp_path / "model.pt2"))
+
+
 def test_ir_with_layers_of_an_extension(tmp_path: Path) -> None:
     write(tmp_path / "m" / "config.pbtxt", 'backend: "openvino"\n')
     (tmp_path / "m" / "1").mkdir()
@@ -193,6 +256,10 @@ def test_ir_with_layers_of_an_extension(tmp_path: Path) -> None:
     finding = only_finding(tmp_path)
     assert finding.rule.id == "model-operations"
     assert "MyMul (extension)" in finding.message
+
+
+LLAMA = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "vocab_size": 1000,
+         "num_attention_heads": 4, "num_hidden_layers": 2}  # fmt: skip
 
 
 def safetensors(path: Path, names: dict[str, int], cut: int = 0) -> None:
@@ -219,6 +286,62 @@ def test_safetensors(tmp_path: Path) -> None:
 def test_damaged_safetensors(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(data)
     assert len(list(safetensors_problems(tmp_path))) == 1
+
+
+_TENSOR = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ({"a": _TENSOR, "b": _TENSOR}, "has a gap or an overlap before tensor 'b'"),
+        ({"a": {**_TENSOR, "shape": [100]}}, "has 4 bytes, which is not what its shape needs"),
+        ({"a": {**_TENSOR, "shape": [-1]}}, "has an invalid shape or place"),
+        ({"a": {**_TENSOR, "data_offsets": [-4, 4]}}, "has an invalid shape or place"),
+        ({"a": {**_TENSOR, "data_offsets": [0, float("nan")]}}, "has an invalid shape or place"),
+        ({"a": {**_TENSOR, "shape": [1] * 65}}, "is not what its shape needs"),
+        ('{"a": {}, "a": {}}', "a name is there twice"),
+        ("[" * 100_000, "RecursionError"),
+        ('{"a":[' + "{}," * 5_000_001 + "{}]}", "more than 10000000 values"),
+    ],
+    ids=lambda value: "" if isinstance(value, str | dict) else None,
+)
+def test_check_and_advise_refuse_the_same_safetensors(header: object, said: str, tmp_path: Path) -> None:
+    text = (header if isinstance(header, str) else json.dumps(header)).encode()
+    (tmp_path / "a.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(4))
+    assert said in next(safetensors_problems(tmp_path))[1]
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    with pytest.raises(InvalidRequest) as refused:
+        read_checkpoint(tmp_path)
+    assert said in str(refused.value)
+
+
+def test_advise_refuses_safetensors_that_are_cut_off(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    safetensors(tmp_path / "a.safetensors", {"x": 8, "y": 4}, cut=4)
+    with pytest.raises(InvalidRequest, match=r"has .* bytes, but its tensors end at byte"):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model.safetensors.index.json": '{"metadata": {"total_size": 1e999}, "weight_map": {}}'},
+        {"model.safetensors.index.json": '{"metadata": [1], "weight_map": {}}'},
+        {"config.json": json.dumps({**LLAMA, "text_config": 5})},
+    ],
+)
+def test_advise_reads_what_is_not_valid_as_missing(change: dict[str, str], tmp_path: Path) -> None:
+    for name, text in {"config.json": json.dumps(LLAMA), **change}.items():
+        (tmp_path / name).write_text(text)
+    assert read_checkpoint(tmp_path).source == "2 bytes for each parameter"
+
+
+@pytest.mark.parametrize("bits", [float("inf"), 10**300, -1])
+def test_advise_refuses_bits_that_cannot_be(bits: float, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "quantization_config": {"bits": bits}}))
+    with pytest.raises(InvalidRequest, match="unknown quantization_config"):
+        read_checkpoint(tmp_path)
 
 
 def test_a_checkpoint_that_is_cut_off_and_its_context(tmp_path: Path) -> None:

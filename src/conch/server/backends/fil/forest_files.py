@@ -27,6 +27,7 @@ _MAGIC = {
 # Files of XGBoost's old binary format need not begin with its magic number.
 _WITHOUT_MAGIC = "xgboost"
 _MAX_MAGIC_BYTES = 256
+_MAX_LINE_BYTES = 16 << 20  # the sizes of 2 million trees
 _PICKLES = (".pkl", ".pickle", ".joblib")
 
 
@@ -91,7 +92,7 @@ def _check_length(path: Path) -> None:
     """Raise ValueError if LightGBM's text is shorter than its `tree_sizes`, which LightGBM itself does not check."""
     begin, sizes = 0, b""
     with path.open("rb") as stream:
-        for line in stream:
+        while line := stream.readline(_MAX_LINE_BYTES):
             if line.startswith(b"Tree="):
                 break
             if line.startswith(b"tree_sizes="):

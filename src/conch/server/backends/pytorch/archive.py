@@ -9,6 +9,7 @@
 
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -17,10 +18,11 @@ from typing import Any
 from zipfile import BadZipFile, ZipFile
 
 from conch.base.errors import Code, ModelLoadError
+from conch.base.typed_json import check_json_values
 from conch.domain.files.signature import Signature, TensorInfo
 
 # More than any description of a graph.
-_MAX_DESCRIPTION_BYTES = 1 << 30
+_MAX_DESCRIPTION_BYTES = 256 << 20
 
 # Numbers of element types in exported programs → wire datatypes.
 _DATATYPES = {
@@ -74,8 +76,10 @@ class Archive:
                         f"'{member}' in '{self.path}' has {info.file_size} bytes; the maximum is "
                         f"{_MAX_DESCRIPTION_BYTES}"
                     )
-                return json.loads(file.read(info))
-        except (OSError, BadZipFile, ValueError, KeyError) as error:
+                content = file.read(info)
+            check_json_values(content)
+            return json.loads(content)
+        except (OSError, BadZipFile, ValueError, KeyError, RuntimeError, NotImplementedError, zlib.error) as error:
             raise ModelLoadError(f"'{member}' in '{self.path}' cannot be read: {error}") from error
 
 
@@ -114,7 +118,7 @@ def refuse_file_operators(archive: Archive) -> None:
                         f"'{archive.path}' opens files ('{operator[0].decode()}' in {member}), which a TorchScript "
                         "model may not: it runs in the server's process; serve a model.py, which runs in a separate one"
                     )
-    except (OSError, BadZipFile, KeyError, RuntimeError, NotImplementedError) as error:
+    except (OSError, BadZipFile, KeyError, RuntimeError, NotImplementedError, zlib.error) as error:
         raise ModelLoadError(f"the program in '{archive.path}' cannot be read: {error}") from error
 
 
@@ -123,8 +127,8 @@ def exported_signature(archive: Archive) -> Signature:
 
     Raises ModelLoadError for pickles in the archive, and for a description of unknown form.
     """
-    _refuse_pickles(archive)
     try:
+        _refuse_pickles(archive)
         graph = archive.document("models/model.json")["graph_module"]
         values = graph["graph"]["tensor_values"]
         inputs = [_argument(spec, "user_input") for spec in graph["signature"]["input_specs"]]

@@ -21,6 +21,7 @@ from conch.server.backends.signature import (
 MODEL_FILE = "model.pt"
 _PACKAGE_FILE = "model.pt2"
 _CODE_FILE = "model.py"
+_MAX_SHOWN = 20  # arguments in a message
 
 
 def check_file(
@@ -118,7 +119,7 @@ def check_arguments(config: ModelConfig, arguments: Sequence[str], required: Seq
     if missing := [name for name in required if name not in by_input.values()]:
         raise ConfigError(
             f"unable to load model '{config.name}', configuration expects {len(names)} inputs, model provides "
-            f"{len(required)}: forward({', '.join(arguments)}) lacks '{missing[0]}'"
+            f"{len(required)}: forward({', '.join(arguments[:_MAX_SHOWN])}) lacks '{missing[0]}'"
         )
     return by_input
 

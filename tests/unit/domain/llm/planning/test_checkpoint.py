@@ -1,6 +1,7 @@
 """How large weights are: by the files' own headers, by what is asked for, or by the configuration."""
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ def _write(directory: Path, config: dict[str, Any]) -> Path:
 
 
 def _write_safetensors(path: Path, tensors: dict[str, int]) -> None:
-    """Write a header for tensors (name → size in bytes) without their data."""
+    """Write a header for tensors (name → size in bytes), and their data as a hole of the file."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, size in tensors.items():
@@ -28,6 +29,7 @@ def _write_safetensors(path: Path, tensors: dict[str, int]) -> None:
         end += size
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text)
+    os.truncate(path, 8 + len(text) + end)
 
 
 def test_the_configuration_is_used_without_files(tmp_path: Path) -> None:

@@ -160,7 +160,10 @@ class HttpClient:
             if answer.status not in _REDIRECTS or not target or not self._settings.max_redirects:
                 return answer
             answer.__exit__()
-            next_url = urljoin(url, target)
+            try:
+                next_url = urljoin(url, target)
+            except ValueError:
+                raise Unavailable(f"{without_secrets(url)}: redirects to what is not a valid URL") from None
             if urlsplit(url).scheme == "https" and urlsplit(next_url).scheme != "https":
                 raise Unavailable(f"{without_secrets(url)}: redirects from HTTPS to {without_secrets(next_url)}")
             check_target(url, next_url)

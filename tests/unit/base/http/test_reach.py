@@ -17,7 +17,9 @@ from conch.base.http.reach import Reach, check_target, reach_of
      ("10.1.2.3", Reach.NETWORK), ("192.168.0.1", Reach.NETWORK), ("fd00::1", Reach.NETWORK),
      ("100.64.0.1", Reach.NETWORK), ("127.0.0.1", Reach.MACHINE), ("127.1", Reach.MACHINE),
      ("localhost", Reach.MACHINE), ("2130706433", Reach.MACHINE), ("0.0.0.0", Reach.MACHINE), ("::1", Reach.MACHINE),
-     ("::ffff:127.0.0.1", Reach.MACHINE), ("169.254.169.254", Reach.LINK), ("fe80::1", Reach.LINK)],
+     ("::ffff:127.0.0.1", Reach.MACHINE), ("169.254.169.254", Reach.LINK), ("fe80::1", Reach.LINK),
+     ("64:ff9b::7f00:1", Reach.MACHINE), ("2002:a9fe:a9fe::", Reach.LINK), ("64:ff9b::808:808", Reach.PUBLIC),
+     ("168.63.129.16", Reach.LINK), ("192.0.0.192", Reach.LINK)],
 )  # fmt: skip
 def test_the_reach_of_a_host(host: str, reach: Reach) -> None:
     assert reach_of(host) is reach
@@ -38,6 +40,22 @@ def test_hosts_that_may_be_named(origin: str, target: str) -> None:
 def test_inner_hosts_are_not_named_by_outer_ones(origin: str, target: str) -> None:
     with pytest.raises(Unavailable, match="names the inner address"):
         check_target(f"https://{origin}/a", f"https://user:secret@{target}/b")
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["http://127.0.0.1\\@example.com/", "http://[::1%25lo]/", "http://127.0.0.1 @example.com/", "http:///x",
+     "http://[::1/", "file:///etc/passwd", "http://\t127.0.0.1/", "//8.8.8.8/", "http://8.8.8.8:999999/"],
+)  # fmt: skip
+def test_urls_that_readers_read_differently_are_refused(target: str) -> None:
+    """Such as one whose host is example.com for `urlsplit`, and 127.0.0.1 for the client."""
+    with pytest.raises(Unavailable, match="not a valid URL"):
+        check_target("http://8.8.8.8/", target)
+
+
+@pytest.mark.parametrize("path", ["", "/a b", "?q=\\", "/é", "/@127.0.0.1", "#x"])
+def test_paths_may_be_anything(path: str) -> None:
+    check_target("http://8.8.8.8/", f"https://user:word@a-b.example:443{path}")
 
 
 def test_a_redirect_to_an_inner_host_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:

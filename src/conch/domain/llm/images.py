@@ -16,6 +16,8 @@ MAX_IMAGE_BYTES = 20 * 2**20  # encoded, of all images of a request
 MAX_IMAGE_PIXELS = 2**26  # decoded, of all images of a request
 # Of a JPEG file with its thumbnails: each scan may cost a pass over all pixels and have a few bytes.
 MAX_JPEG_SCANS = 64
+# Of metadata (APP1), counted as their marks in the file: Pillow joins those of Exif one by one, each time with a copy.
+MAX_JPEG_METADATA = 512
 IMAGE_PART = "image"
 _TOO_LARGE = f"exceeds the {MAX_IMAGE_BYTES} bytes that the images of a request may have together"
 _HEAD = re.compile(r"data:([\w.+/-]{0,64})((?:;[\w.+=-]{1,64}){0,4}),", re.ASCII | re.IGNORECASE)
@@ -143,6 +145,8 @@ def _png(data: bytes) -> _Size:
 def _jpeg(data: bytes) -> _Size:
     if data.count(b"\xff\xda") > MAX_JPEG_SCANS:
         raise ValueError(f"has more than {MAX_JPEG_SCANS} scans: save it as a baseline JPEG")
+    if data.count(b"\xff\xe1") > MAX_JPEG_METADATA:
+        raise ValueError(f"has more than {MAX_JPEG_METADATA} segments of metadata: save it without them")
     position = 2
     while data[position] == 0xFF:
         marker = data[position + 1]

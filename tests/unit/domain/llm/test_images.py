@@ -13,6 +13,7 @@ from conch.base.errors import InvalidParameter
 from conch.domain.llm.images import (
     MAX_IMAGE_BYTES,
     MAX_IMAGE_PIXELS,
+    MAX_JPEG_METADATA,
     MAX_JPEG_SCANS,
     content_of,
     image_part,
@@ -134,6 +135,14 @@ def test_scans_of_a_jpeg_are_bounded() -> None:
     scan = file[file.index(b"\xff\xda") :][:14]
     with pytest.raises(ValueError, match="scans"):
         read_image(url_of(file + scan * MAX_JPEG_SCANS))
+
+
+def test_metadata_of_a_jpeg_is_bounded() -> None:
+    file = file_of("JPEG")
+    segment = b"\xff\xe1\x00\x0aExif\x00\x00aa"  # which Pillow joins in quadratic time
+    read_image(url_of(file[:2] + segment * (MAX_JPEG_METADATA - 1) + file[2:]))
+    with pytest.raises(ValueError, match="segments of metadata"):
+        read_image(url_of(file[:2] + segment * (MAX_JPEG_METADATA + 1) + file[2:]))
 
 
 def test_images_of_a_request_are_bounded_together() -> None:

@@ -80,7 +80,7 @@ class HttpRequest:
         self.first_byte = self.head_done = self.body_done = 0
         self.body: Buffer = b""
         self.keep_alive = True
-        self.old_version = False  # HTTP/1.0: no chunks and, here, no second request
+        self.old_version = False  # HTTP/1.0: no chunks
 
     def again(self, body: Buffer) -> "HttpRequest":
         """Return a request with the same head and another body."""

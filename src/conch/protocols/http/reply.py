@@ -15,6 +15,7 @@ from conch.protocols.http.message import HttpRequest, error_in_json, header, siz
 # Up to this size, copying parts together is cheaper than handing several to the kernel.
 _JOIN_BYTES: Final = 32_768
 _EVENT_STREAM: Final = b"text/event-stream"
+_KEPT: Final = b"Connection: keep-alive\r\n"  # the answer to the same header of HTTP/1.0
 
 # Calls back with where the time of a call went, "" if that is not known: of its number in the event log, and when it
 # was received (monotonic ns).
@@ -166,6 +167,8 @@ class HttpReply:
             length += len(part)
         if status >= 400 and status != 500:
             channel.count_status(status)
+        if request.old_version and keep_alive:
+            self.headers += _KEPT
         head = sized_head(status, headers + self.headers, length, keep_alive)
         if request.method == b"HEAD":
             channel.write(head)

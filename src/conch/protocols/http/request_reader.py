@@ -239,7 +239,7 @@ class RequestReader:
             if version not in ("1.0", "1.1"):
                 raise HttpRefusal(505, f"HTTP/{version} is not supported here: use HTTP/1.1")
             request.old_version = version == "1.0"
-            request.keep_alive = parser.should_keep_alive() and not request.old_version
+            request.keep_alive = parser.should_keep_alive()
         self._body_limit = self._limits.body_bytes
         size = headers.get(b"content-length")
         coding = headers.get(b"transfer-encoding")

@@ -105,12 +105,30 @@ def test_large_answers_are_sent_whole(listen, connect):
     assert peer.receive()[2] == b"".join(parts)
 
 
-def test_http_1_0_gets_one_answer(listen, connect):
-    peer = connect(listen(echo))
-    peer.send(b"GET /old HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
-    status, headers, body = peer.receive()
+def test_http_1_0_keeps_the_connection_only_if_asked(listen, connect):
+    server = listen(echo)
+    peer = connect(server)
+    for _ in range(2):
+        peer.send(b"GET /old HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n")
+        status, headers, body = peer.receive()
+        assert (status, headers["connection"], body) == (200, "keep-alive", b"GET /old ")
+    once = connect(server)
+    once.send(b"GET /old HTTP/1.0\r\n\r\n")
+    status, headers, body = once.receive()
     assert (status, headers["connection"], body) == (200, "close", b"GET /old ")
-    assert peer.rest() == b""
+    assert once.rest() == b""
+
+
+def test_http_1_0_gets_a_stream_that_ends_with_the_connection(listen, connect):
+    def stream(request: HttpRequest, reply: HttpReply) -> None:
+        reply.begin(200, NO_HEADERS)
+        reply.write(b"one")
+        reply.end()
+
+    peer = connect(listen(stream))
+    peer.send(b"GET /old HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+    head, body = peer.rest().split(b"\r\n\r\n")
+    assert (b"\r\nConnection: close" in head, b"chunked" in head, body) == (True, False, b"one")
 
 
 def test_connection_close_is_honoured(listen, connect):

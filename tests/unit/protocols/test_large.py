@@ -52,6 +52,8 @@ def decoded_apart(head: bytes, tail: bytes) -> tuple[InferRequest, OutputOptions
     [
         b'{"inputs":[%s]}' % b",".join(INPUTS.values()),
         b'{"id":"7","inputs":[%s],"outputs":[{"name":"O","parameters":{"classification":2,"x":1}}]}' % INPUTS["binary"],
+        b'{"inputs":[{"name":"A","datatype":"FP32","shape":[1],"data":[1],"parameters":null},%s],'
+        b'"outputs":[{"name":"O","parameters":null}]}' % INPUTS["binary"],
         b'{"parameters":{"sequence_id":"a","sequence_start":true,"priority":3,"a":NaN,"b":18446744073709551615,'
         b'"binary_data_output":true},"inputs":[%s],"other":[1,2]}' % INPUTS["binary"],
     ],

@@ -325,7 +325,8 @@ def read_data(entry: Any) -> bytes | None:
 def _input_parameters(entry: Any) -> dict[str, Any]:
     if type(entry) is not dict:
         raise _one_source("no field is set; each of 'inputs' is an object, not " + shown(entry))
-    return parameters_of(entry) if "parameters" in entry else _NO_PARAMETERS
+    # Triton ignores null here, which serializers write for members that are not set.
+    return _NO_PARAMETERS if entry.get("parameters") is None else parameters_of(entry)
 
 
 def _form(entry: dict[str, Any]) -> tuple[str, str, list[int]]:
@@ -382,7 +383,7 @@ def _read_outputs(request: InferRequest, entries: list[Any], binary_default: boo
     options = OutputOptions(binary_default)
     for entry in entries:
         name = text(member(entry, "name"), "name")
-        parameters = parameters_of(entry) if "parameters" in entry else _NO_PARAMETERS
+        parameters = _NO_PARAMETERS if entry.get("parameters") is None else parameters_of(entry)
         if "classification" in parameters:
             options.classes[name] = _class_count(name, parameters["classification"])
         binary = parameters.get("binary_data", False)

@@ -77,7 +77,7 @@ def pack_inputs(header: Buffer) -> tuple[bytes, list[bytes]]:
 def _pack_input(entry: Any, packed: list[bytes]) -> dict[str, Any]:
     data = read_data(entry)
     kept = {key: entry[key] for key in ("name", "datatype", "shape") if key in entry}
-    if "parameters" in entry:
+    if entry.get("parameters") is not None:
         parameters = parameters_of(entry)
         kept["parameters"] = {key: parameters[key] for key in _INPUT_PARAMETERS if key in parameters}
     if data is not None:
@@ -90,7 +90,7 @@ def _pack_input(entry: Any, packed: list[bytes]) -> dict[str, Any]:
 
 def _output(entry: Any) -> dict[str, Any]:
     kept: dict[str, Any] = {"name": text(member(entry, "name"), "name")}
-    if "parameters" in entry:
+    if entry.get("parameters") is not None:
         parameters = parameters_of(entry)
         kept["parameters"] = {key: parameters[key] for key in _OUTPUT_PARAMETERS if key in parameters}
     return kept

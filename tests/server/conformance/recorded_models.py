@@ -64,6 +64,10 @@ if word == "noout":
     return pb_utils.InferenceResponse([])
 return pb_utils.InferenceResponse(error=E("custom err", getattr(E, word)))
 """
+OPTIONS = """
+count = np.full({}, len(request.inputs()), np.int32)
+return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", count)])
+"""
 FIRST = """
 t = pb_utils.get_input_tensor_by_name(request, "INPUT0")
 return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", t.as_numpy())])
@@ -87,6 +91,9 @@ def write_recorded_models(root: Path) -> list[str]:
     outputs = f"output [{tensor('OUTPUT0', 'INT32', 4)}, {tensor('OUTPUT1', 'INT32', 4)}]"
     optional = tensor("OPT", "INT32", 4, extra="optional: true")
     write_python(root, "addsub", f"max_batch_size: 4 input [{two}, {optional}] {outputs}", ADDSUB)
+    options = f"input [{tensor('A', 'INT32', 1, extra='optional: true')}] output {tensor('OUTPUT0', 'INT32', 1)}"
+    for name, size in (("options", 4), ("options_nb", 0)):
+        write_python(root, name, f"max_batch_size: {size} {options}", OPTIONS.format("[1, 1]" if size else "[1]"))
     write_python(root, "nobatch", f"input [{two}] {outputs}", ECHO)
     for name, code in (("faulty", FAULTY), ("codes", CODES), ("params", PARAMETERS)):
         write_python(root, name, _pair("STRING", 1), code)

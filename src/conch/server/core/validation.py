@@ -226,11 +226,14 @@ class RequestValidator:
             (length,) = _LENGTH.unpack_from(view, position)
             position += 4
             if position + length > end:
-                # In Triton this error comes from backends, which name neither the request nor the model.
-                raise InvalidRequest(
+                text = (
                     f"incomplete string data for inference input '{tensor.name}', expecting string of length {length} "
                     f"but only {end - position} bytes available"
                 )
+                if count + 1 != expected:
+                    text = f"expected {expected} string elements {self._where(tensor)}, got {count + 1}: {text}"
+                    raise _refused(request, text)
+                raise InvalidRequest(text)  # in Triton by backends, which name neither the request nor the model
             position += length
             count += 1
         if count != expected:

@@ -63,15 +63,18 @@ class ScriptedInstance(Instance):
         self.stopped = True
         self.is_ready = False
 
-    def answer(self) -> None:
-        """Echo the oldest batch."""
+    def answer(self, *, release_first: bool = False) -> None:
+        """Echo the oldest batch; release it before, as the processes of Python models do, or after that."""
         batch = self.batches.pop(0)
         batch.input_done = batch.infer_done = monotonic_ns()
+        if release_first:
+            batch.release()
         for execution in batch.executions:
             sent = execution.request
             outputs = [Tensor("OUT", t.datatype, t.shape, t.data) for t in sent.inputs]
             execution.finish(InferResponse(sent.model_name, 1, outputs, id=sent.id))
-        batch.release()
+        if not release_first:
+            batch.release()
 
     def fail(self, text: str = "boom") -> None:
         """End the oldest batch with an error."""

@@ -97,6 +97,18 @@ async def test_more_sequences_than_candidates_wait_for_an_end() -> None:
     assert ids(worker.batches[0]) == [3]
 
 
+@pytest.mark.parametrize("oldest", [False, True])
+@pytest.mark.parametrize("release_first", [False, True])
+async def test_sequences_that_have_waited_share_the_next_batch(oldest: bool, release_first: bool) -> None:
+    model, (worker,) = await started(sequences(2, oldest=oldest))
+    ask(model, 1, start=True)
+    ask(model, 1)
+    ask(model, 2, start=True)
+    worker.answer(release_first=release_first)
+    await asyncio.sleep(0)
+    assert sorted(ids(worker.batches[0])) == [1, 2]
+
+
 async def test_direct_places_sequences_by_slot_and_fills_the_others() -> None:
     model, (worker,) = await started(sequences(4, oldest=False))
     for key in (1, 2, 3):

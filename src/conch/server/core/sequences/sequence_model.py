@@ -270,12 +270,17 @@ class SequenceModel(ScheduledModel):
         return pending
 
     def _after_release(self, batch: Batch) -> None:
+        is_answered = True
         for execution in batch.executions:
             if isinstance(execution, SequenceRequest):
                 execution.released = True
                 if execution.again or execution.state is State.DONE:
                     self._continue(execution)
-        if self._idle:
+                else:
+                    is_answered = False
+        # Backends may release a batch just before they answer it, and only then are its sequences ready for the next
+        # one. Without them concurrent sequences would alternate instead of sharing batches.
+        if self._idle and is_answered:
             self._dispatch()
         else:
             self._dispatch_soon()

@@ -20,6 +20,7 @@ from conch.domain.llm.tool_calls import HERMES, call_format
 
 MAX_PROMPT_BYTES = 12 * 2**20
 Message = Mapping[str, Any]
+_MAX_ERROR_CHARACTERS = 16_384
 _PROBE = "a text to find again"
 _INTRODUCTION = """# Tools
 
@@ -52,6 +53,8 @@ class ChatTemplate:
             self.renders_tools = "tools" in generator.undeclared_identifiers
         except TemplateError as error:
             raise ConfigError(f"invalid chat template: {error}") from error
+        except RecursionError:
+            raise ConfigError("the template is nested too deeply") from None
         self._special_tokens = dict(special_tokens)
 
     @cached_property
@@ -163,7 +166,7 @@ def _unchanged(_context: Context, value: Any) -> Any:
 
 
 def _raise_exception(message: str) -> str:
-    raise InvalidRequest(message)
+    raise InvalidRequest(str(message)[:_MAX_ERROR_CHARACTERS])
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **_: Any) -> str:  # noqa: ARG001

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from conch.base.errors import ConfigError, InvalidRequest
 from conch.domain.llm.chat_prompt import ChatTemplate, with_system_in_user, with_tools, without_calls
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
@@ -94,3 +95,14 @@ def test_nothing_is_computed_when_a_template_is_compiled(template: str) -> None:
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_a_template_that_is_nested_deeply_is_refused() -> None:
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        ChatTemplate("{% if a %}" * 3000 + "{% endif %}" * 3000, {})
+
+
+def test_the_error_of_a_template_is_bounded() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        ChatTemplate("{{ raise_exception('x' * 10**7) }}", {}).render([USER])
+    assert len(refused.value.message) == 16_384

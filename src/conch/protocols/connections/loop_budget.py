@@ -17,9 +17,9 @@ _MAX_REQUESTS_PER_TURN: Final = 32
 # How long the data of one connection are parsed in one turn, and how long while others have used up the turn.
 SLICE_S: Final = 0.002
 _SHORT_SLICE_S: Final = 0.0002
-_FULL_SLICES_PER_TURN_S: Final = 0.02
+_FULL_SLICES_PER_TURN_S: Final = 0.004
 # How long all connections with more to serve than fits their slice are served in one turn.
-_POSTPONED_PER_TURN_S: Final = 0.01
+_POSTPONED_PER_TURN_S: Final = 0.003
 # Calls before the end of a turn is awaited.
 _CALLS_TO_ARM: Final = 8
 

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import io
 import json
+import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +116,32 @@ def test_images_are_files_or_base64() -> None:
     with pytest.raises(BackendError, match="input 'image': it is neither an image file nor one in base64") as caught:
         call(size, image="hello")
     assert caught.value.code is Code.INVALID_ARG
+
+
+def test_no_program_is_started_for_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow starts Ghostscript, if there is one, for files of PostScript."""
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # the plugin remembers what it has found
+    file = io.BytesIO()
+    PIL.Image.new("RGB", (3, 2)).save(file, "EPS")
+    with pytest.raises(BackendError, match="neither an image file"):
+        call(size, image=base64.b64encode(file.getvalue()).decode())
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_jpeg_of_many_segments_is_refused() -> None:
+    file = io.BytesIO()
+    PIL.Image.new("RGB", (3, 2)).save(file, "JPEG")
+    segment = b"\xff\xe1\x00\x0aExif\x00\x00aa"  # which Pillow joins in quadratic time
+    for count, expected in ((500, {"output": [2, 3, 3]}), (600, None)):
+        image = base64.b64encode(file.getvalue()[:2] + segment * count + file.getvalue()[2:]).decode()
+        if expected:
+            assert call(size, image=image) == expected
+        else:
+            with pytest.raises(BackendError, match="neither an image file"):
+                call(size, image=image)
 
 
 def test_an_image_of_too_many_pixels_is_refused() -> None:

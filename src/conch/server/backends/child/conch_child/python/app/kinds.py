@@ -17,6 +17,10 @@ from ..api.datatypes import DTYPES, name_of
 from .declare import InvalidInput, Tensor
 
 _MAX_PIXELS = 89_478_485  # of an image, whose file may be much smaller; from more Pillow warns
+# Of Pillow's: others start programs for files of clients, such as Ghostscript for PostScript.
+_FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+# Counted as their marks in the file: Pillow joins those of Exif one by one, each time with a copy.
+_MAX_JPEG_METADATA = 512
 _MAX_EXAMPLE_VALUES = 64
 # A PNG file of one red pixel, in base64.
 _PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
@@ -251,7 +255,11 @@ def _decoded(data: bytes, *, as_pil: bool) -> Any:
         import PIL.Image
     except ImportError:
         return _decoded_by_opencv(data)
-    with PIL.Image.open(io.BytesIO(data)) as image:
+    if data.startswith(b"\xff\xd8\xff") and data.count(b"\xff\xe1") > _MAX_JPEG_METADATA:
+        raise ValueError("it has more than {} segments of metadata".format(_MAX_JPEG_METADATA))
+    PIL.Image.init()
+    formats = [name for name in _FORMATS if name in PIL.Image.OPEN]
+    with PIL.Image.open(io.BytesIO(data), formats=formats) as image:
         if image.width * image.height > _MAX_PIXELS:
             raise ValueError("the image has {} pixels, the limit is {}".format(image.width * image.height, _MAX_PIXELS))
         converted = image.convert("RGB")

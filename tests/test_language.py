@@ -4,6 +4,7 @@
 status 1 if there are any.
 """
 
+import ast
 import re
 import sys
 from bisect import bisect_right
@@ -70,6 +71,9 @@ ODD_BOUND = re.compile(
     r"(MOST|LEAST|LARGEST|LONGEST|SHORTEST|SMALLEST|FEWEST|WIDEST|DEEPEST|HIGHEST|LOWEST|USUAL|LIMIT|BOUND|PATIENCE|AT_ONCE)"
     r"(_\w+)?"
 )
+VAGUE_VARIABLES = ("found", "each", "one")
+# What may bind one of them; programs of such files are parsed.
+BINDING = re.compile(rf"\b(?:{'|'.join(VAGUE_VARIABLES)})(?: :?= | in |, )")
 BOUND_INSTEAD = "MAX_…, MIN_… or DEFAULT_…, the unit at the end (_BYTES, _S, _NS); …_TIMEOUT_S for a time"
 
 # Names of classes of Triton's Python API, which `backends` has for models and the server for itself.
@@ -178,13 +182,20 @@ def check_layout(path: str, lines: Iterable[tuple[int, str]]) -> Iterator[Findin
 
 
 def check_names(path: str, source: str) -> Iterator[Finding]:
-    """Check the names of functions and classes, and of numbers at the top of a module."""
+    """Check the names of functions, classes and variables, and of numbers at the top of a module."""
     for number, line in enumerate(source.split("\n"), 1):
         if match := re.match(r" *(?:async )?(?:def|class) (\w+)", line):
             words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_+", " ", match[1])
             yield from (Finding(path, number, f'name "{match[1]}"', instead) for *_, instead in phrases(words))
         elif (match := NUMBER.match(line)) and ODD_BOUND.fullmatch(match[1]):
             yield Finding(path, number, f'bound "{match[1]}"', BOUND_INSTEAD)
+    if BINDING.search(source):
+        nodes = list(ast.walk(ast.parse(source)))
+        fields = {node.target for node in nodes if isinstance(node, ast.AnnAssign)}  # which may be keys of a JSON
+        bound = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+        for node in bound:
+            if node.id in VAGUE_VARIABLES and node not in fields:
+                yield Finding(path, node.lineno, f'variable "{node.id}"', "the noun of what it is")
 
 
 @cache
@@ -310,8 +321,10 @@ def test_phrases_are_found_across_lines() -> None:
 
 
 def test_names_are_checked() -> None:
-    source = "def _so_many(): pass\n_MOST_BYTES = 2 * GIB  # 2\nMAX_LIMIT = 3\nNOBODY = 65534\nclass Heard:\n"
+    source = "def _so_many(): pass\n_MOST_BYTES = 2 * GIB  # 2\nMAX_LIMIT = 3\nNOBODY = 65534\nclass Heard: ...\n"
     assert [name.line for name in check_names("x", source)] == [1, 2, 5]
+    source = 'for each in "each":\n    found = one = each\n    print(one := "for one in each")\n'
+    assert [name.line for name in check_names("x", source)] == [1, 2, 2, 3]
 
 
 def main(arguments: list[str]) -> int:

@@ -192,7 +192,7 @@ def test_random_schedules_keep_the_rules(actions: list[str], instances: int, cou
             plain.down.add(instance)
             lost = [sequence for sequence in hit if sequence.begun or sequence.executing]
             assert slots.withhold(instance) == [
-                sequence.actual for sequence in sorted(lost, key=lambda moving: sequence.slot)
+                sequence.actual for sequence in sorted(lost, key=lambda ended: ended.slot)
             ]
             moved = sorted((sequence for sequence in hit if sequence not in lost), key=lambda moving: moving.slot)
             for sequence in moved:

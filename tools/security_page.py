@@ -103,7 +103,7 @@ BOUNDS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("Chat template rendering", f"{seconds(chat.MAX_TEMPLATE_S)}, {size(chat.MAX_TEMPLATE_MEMORY_BYTES)}"),
         ("Prompt rendered by a template", size(chat_prompt.MAX_PROMPT_BYTES)),
         ("Images", f"{size(images.MAX_IMAGE_BYTES)}, {images.MAX_IMAGE_PIXELS:,} pixels"),
-        ("Scans of a JPEG", f"{images.MAX_JPEG_SCANS}"),
+        ("Scans and other segments of a JPEG", f"{images.MAX_JPEG_SCANS} and {images.MAX_JPEG_SEGMENTS}"),
         ("JSON parsed on the event loop", size(large_json.MAX_INLINE_BYTES)),
     ),
     "Per connection": (

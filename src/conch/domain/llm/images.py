@@ -16,8 +16,8 @@ MAX_IMAGE_BYTES = 20 * 2**20  # encoded, of all images of a request
 MAX_IMAGE_PIXELS = 2**26  # decoded, of all images of a request
 # Of a JPEG file with its thumbnails: each scan may cost a pass over all pixels and have a few bytes.
 MAX_JPEG_SCANS = 64
-# Of metadata (APP1), counted as their marks in the file: Pillow joins those of Exif one by one, each time with a copy.
-MAX_JPEG_METADATA = 512
+# Of other segments: Pillow joins those of Exif one by one, each time with a copy.
+MAX_JPEG_SEGMENTS = 512
 IMAGE_PART = "image"
 _TOO_LARGE = f"exceeds the {MAX_IMAGE_BYTES} bytes that the images of a request may have together"
 _HEAD = re.compile(r"data:([\w.+/-]{0,64})((?:;[\w.+=-]{1,64}){0,4}),", re.ASCII | re.IGNORECASE)
@@ -25,6 +25,9 @@ _MAX_HEAD_CHARACTERS = 512
 _FORM = "a data URL such as data:image/png;base64,… : the server fetches nothing from other places"
 # Markers of JPEG that begin a frame: all from C0 to CF but tables (C4), extensions (C8) and arithmetic coding (CC).
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_SCAN, _END = 0xDA, 0xD9
+# A marker with a segment, or the end; those within the data of a scan (restarts, stuffed zeros) have none.
+_MARKER = re.compile(rb"\xff([^\x00\x01\xd0-\xd8\xff])", re.DOTALL)
 _Size = tuple[int, int]
 
 
@@ -143,23 +146,23 @@ def _png(data: bytes) -> _Size:
 
 
 def _jpeg(data: bytes) -> _Size:
-    if data.count(b"\xff\xda") > MAX_JPEG_SCANS:
-        raise ValueError(f"has more than {MAX_JPEG_SCANS} scans: save it as a baseline JPEG")
-    if data.count(b"\xff\xe1") > MAX_JPEG_METADATA:
-        raise ValueError(f"has more than {MAX_JPEG_METADATA} segments of metadata: save it without them")
-    position = 2
-    while data[position] == 0xFF:
-        marker = data[position + 1]
-        if marker == 0xFF:  # a fill byte
-            position += 1
-        elif marker in _FRAMES:
-            height, width = struct.unpack_from(">HH", data, position + 5)
-            return width, height
-        elif marker == 0xDA:  # a scan without a frame
+    """Return the size of the frame, after a walk to the end of the image: phones append films to photos."""
+    size, scans, segments, position = (0, 0), 0, 0, 2
+    while marker := _MARKER.search(data, position):
+        (kind,), position = marker[1], marker.end()
+        if kind == _END:
             break
-        else:
-            position += 2 + int(struct.unpack_from(">H", data, position + 2)[0])
-    return 0, 0
+        if kind in _FRAMES and not any(size):
+            height, width = struct.unpack_from(">HH", data, position + 3)
+            size = width, height
+        scans += kind == _SCAN
+        segments += kind != _SCAN
+        if scans > MAX_JPEG_SCANS:
+            raise ValueError(f"has more than {MAX_JPEG_SCANS} scans: save it as a baseline JPEG")
+        if segments > MAX_JPEG_SEGMENTS:
+            raise ValueError(f"has more than {MAX_JPEG_SEGMENTS} segments: save it without metadata")
+        position += int(struct.unpack_from(">H", data, position)[0])
+    return size
 
 
 def _webp(data: bytes) -> _Size:

@@ -13,8 +13,8 @@ from conch.base.errors import InvalidParameter
 from conch.domain.llm.images import (
     MAX_IMAGE_BYTES,
     MAX_IMAGE_PIXELS,
-    MAX_JPEG_METADATA,
     MAX_JPEG_SCANS,
+    MAX_JPEG_SEGMENTS,
     content_of,
     image_part,
     join_contents,
@@ -134,15 +134,24 @@ def test_scans_of_a_jpeg_are_bounded() -> None:
     file = file_of("JPEG", progressive=True)
     scan = file[file.index(b"\xff\xda") :][:14]
     with pytest.raises(ValueError, match="scans"):
-        read_image(url_of(file + scan * MAX_JPEG_SCANS))
+        read_image(url_of(file[:-2] + scan * MAX_JPEG_SCANS + file[-2:]))
 
 
-def test_metadata_of_a_jpeg_is_bounded() -> None:
+def test_segments_of_a_jpeg_are_bounded() -> None:
     file = file_of("JPEG")
-    segment = b"\xff\xe1\x00\x0aExif\x00\x00aa"  # which Pillow joins in quadratic time
-    read_image(url_of(file[:2] + segment * (MAX_JPEG_METADATA - 1) + file[2:]))
-    with pytest.raises(ValueError, match="segments of metadata"):
-        read_image(url_of(file[:2] + segment * (MAX_JPEG_METADATA + 1) + file[2:]))
+    others = 10
+    for segment in (b"\xff\xe1\x00\x0aExif\x00\x00aa", b"\xff\xfe\x00\x02"):  # Pillow joins Exif in quadratic time
+        read_image(url_of(file[:2] + segment * (MAX_JPEG_SEGMENTS - others) + file[2:]))
+        with pytest.raises(ValueError, match="segments"):
+            read_image(url_of(file[:2] + segment * (MAX_JPEG_SEGMENTS + 1) + file[2:]))
+
+
+def test_what_follows_a_jpeg_is_not_read() -> None:
+    """Phones append a film to a photo, and its bytes look like any marker."""
+    image = read_image(url_of(file_of("JPEG", size=(30, 20)) + b"\xff\xda\xff\xe1\xff\xc0" * 5000))
+    assert (image.width, image.height) == (30, 20)
+    image = read_image(url_of(file_of("JPEG", size=(300, 200), restart_marker_rows=1)))
+    assert (image.width, image.height) == (300, 200)
 
 
 def test_images_of_a_request_are_bounded_together() -> None:

@@ -1,14 +1,17 @@
 """What Linux counts for a process, /proc/PID/stat (proc(5)), and how long threads wait for a processor."""
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 PROC = Path("/proc")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_THREAD = "/proc/thread-self/schedstat"
-_THREAD_BYTES = 96
+_THREAD = Path("/proc/thread-self/schedstat")
+_DELAY_NS = re.compile(rb"\d+ (\d+)")
+_PRESSURE_US = re.compile(rb"some .*\btotal=(\d+)")
+_COUNTER_BYTES = 256
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Fields after the name in parentheses, counted from the state.
 _STATE, _PARENT, _UTIME, _STIME, _CUTIME, _CSTIME, _STARTED, _VSIZE, _RSS = 0, 1, 11, 12, 13, 14, 19, 20, 21
@@ -52,42 +55,54 @@ class ProcessStat:
             return None
 
 
-class CpuWait:
-    """The run-queue delay of the thread that makes this object. Readable from any thread until `close`."""
+class _CounterFile:
+    """A file of /proc that is read often. Readable from any thread until `close`."""
 
     __slots__ = ("_fd",)
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
         try:
-            self._fd = os.open(_THREAD, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self._fd = -1
 
-    def total_ns(self) -> int | None:
-        """Return the delay since the thread began in nanoseconds, None where the kernel does not count it."""
-        if self._fd < 0:
-            return None
-        try:
-            return int(os.pread(self._fd, _THREAD_BYTES, 0).split()[1])
-        except (OSError, ValueError, IndexError):
-            self.close()
-            return None
-
     def close(self) -> None:
-        """Release the file; from now on `total_ns` is None."""
+        """Release the file; from now on it has no counts."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
+    def _count(self, count: re.Pattern[bytes]) -> int | None:
+        """Return the group of a pattern as a number; None if it is not there."""
+        try:
+            match = count.match(os.pread(self._fd, _COUNTER_BYTES, 0)) if self._fd >= 0 else None
+        except OSError:
+            self.close()
+            return None
+        return None if match is None else int(match[1])
 
-def cpu_pressure(proc: Path = PROC) -> float:
-    """Return the part of the last ten seconds in which threads of the machine waited for a processor, 0 to 1.
 
-    It is the kernel's pressure stall information (`some avg10`); 0.0 where the kernel does not have it.
-    """
-    try:
-        some, *_ = (proc / "pressure" / "cpu").read_text().splitlines()
-        averages = dict(field.split("=") for field in some.split()[1:])
-        return float(averages["avg10"]) / 100
-    except (OSError, ValueError, KeyError):
-        return 0.0
+class CpuWait(_CounterFile):
+    """The run-queue delay of the thread that makes this object."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(_THREAD)
+
+    def total_ns(self) -> int | None:
+        """Return the delay since the thread began in nanoseconds, None where the kernel does not count it."""
+        return self._count(_DELAY_NS)
+
+
+class CpuPressure(_CounterFile):
+    """How long threads of the machine waited for a processor: the kernel's pressure stall information (`some`)."""
+
+    __slots__ = ()
+
+    def __init__(self, proc: Path = PROC) -> None:
+        super().__init__(proc / "pressure" / "cpu")
+
+    def total_s(self) -> float:
+        """Return the seconds since the start in which a thread waited; 0.0 where the kernel does not count them."""
+        return (self._count(_PRESSURE_US) or 0) / 1e6

@@ -1,14 +1,16 @@
 """Readings of real processes."""
 
+import hashlib
 import os
 import shutil
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from conch.base.process.process_stat import TICKS_PER_S, ProcessStat, cpu_pressure
+from conch.base.process.process_stat import TICKS_PER_S, CpuPressure, CpuWait, ProcessStat
 
 
 def test_this_process() -> None:
@@ -42,13 +44,29 @@ def test_a_malformed_reading_is_none(tmp_path: Path, text: str) -> None:
     assert ProcessStat.read(1, tmp_path) is None
 
 
-SOME, FULL = "some avg10=56.75 avg60=62.24 avg300=77.35 total=4255224974\n", "full avg10=0.00 avg60=0.00 total=0\n"
+SOME, FULL = "some avg10=56.75 avg60=62.24 avg300=77.35 total=4255224974\n", "full avg10=0.00 avg60=0.00 total=7\n"
 
 
-@pytest.mark.parametrize(("text", "part"), [(SOME + FULL, 0.5675), (SOME, 0.5675), ("", 0.0), ("some avg10", 0.0)])
-def test_the_pressure_on_processors(tmp_path: Path, text: str, part: float) -> None:
-    assert cpu_pressure(tmp_path) == 0.0  # without such a file
+@pytest.mark.parametrize(
+    ("text", "seconds"), [(SOME + FULL, 4255.224974), (FULL, 0.0), ("", 0.0), ("some total=", 0.0)]
+)
+def test_the_pressure_on_processors(tmp_path: Path, text: str, seconds: float) -> None:
+    assert CpuPressure(tmp_path).total_s() == 0.0  # without such a file
     (tmp_path / "pressure").mkdir()
     (tmp_path / "pressure" / "cpu").write_text(text)
-    assert cpu_pressure(tmp_path) == pytest.approx(part)
-    assert 0.0 <= cpu_pressure() <= 1.0
+    pressure = CpuPressure(tmp_path)
+    assert pressure.total_s() == pytest.approx(seconds)
+    pressure.close()
+    assert pressure.total_s() == 0.0
+
+
+def test_the_pressure_grows_while_threads_wait() -> None:
+    pressure, wait = CpuPressure(), CpuWait()
+    before, waited_ns = pressure.total_s(), wait.total_ns()
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(hashlib.sha256, [bytes(1 << 24)] * 8 * len(os.sched_getaffinity(0))))
+    if before == 0.0:
+        pytest.skip("the kernel has no pressure stall information: CONFIG_PSI")
+    assert pressure.total_s() > before
+    assert waited_ns is not None
+    assert (wait.total_ns() or 0) >= waited_ns

@@ -2,7 +2,7 @@
 
 A lag has two causes: a call ran for too long on the loop, or the loop's thread got no CPU time, which is not a fault of
 the server. So the lag is without the time in which that thread was ready to run, and at most the CPU time
-that the process used meanwhile. Where processors are contended, a long lag counts only if that thread computed:
+that the process used meanwhile. Where processors were contended, a long lag counts only if that thread computed:
 otherwise it may have waited for another one, which held the interpreter's lock and got no processor. Collections of
 garbage are recorded in the event log, too.
 """
@@ -20,7 +20,7 @@ from time import monotonic, monotonic_ns, process_time, thread_time, thread_time
 from types import FrameType
 from typing import Any
 
-from conch.base.process.process_stat import CpuWait, cpu_pressure
+from conch.base.process.process_stat import CpuPressure, CpuWait
 from conch.domain.exposition import Buckets, Family
 from conch.server.observability.event_log import EventRecorder
 from conch.server.observability.metrics.reading import Reading, read_one
@@ -57,7 +57,7 @@ INTERVAL_S = 0.025
 MAX_BLOCKED_S = 0.1
 # Upper bounds of the histogram, in seconds.
 BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-# Processors are contended if threads of the machine waited for one for more than this part of the last ten seconds.
+# Processors were contended if threads of the machine waited for one during more than this part of a lag.
 _CONTENDED = 0.25
 # The part of a lag, without its waits, that is computed by a call on the loop; to wait for the lock takes some, too.
 _OWN = 0.8
@@ -89,6 +89,8 @@ class LoopLag:
         self._own_s = 0.0
         self._wait: CpuWait | None = None
         self._waited_ns = 0
+        self._pressure: CpuPressure | None = None
+        self._pressed_s = 0.0
         self._running = ""  # description of the code that the alarm interrupted
         self._logged = -_LOG_INTERVAL_S
         self._armed = False
@@ -96,7 +98,7 @@ class LoopLag:
     def start(self) -> None:
         """Start measuring the running loop."""
         self._loop = asyncio.get_running_loop()
-        self._wait = CpuWait()
+        self._wait, self._pressure = CpuWait(), CpuPressure()
         if self._alarm and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGALRM, self._on_alarm)
             signal.siginterrupt(signal.SIGALRM, False)
@@ -108,9 +110,10 @@ class LoopLag:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._wait is not None:
-            self._wait.close()
-            self._wait = None
+        for counter in (self._wait, self._pressure):
+            if counter is not None:
+                counter.close()
+        self._wait = self._pressure = None
         if self._armed:
             self._armed = False
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -122,7 +125,9 @@ class LoopLag:
     def _schedule(self) -> None:
         assert self._loop is not None
         assert self._wait is not None
+        assert self._pressure is not None
         self._waited_ns = self._wait.total_ns() or 0
+        self._pressed_s = self._pressure.total_s()
         self._due = monotonic() + INTERVAL_S
         self._cpu_s = process_time()
         self._own_s = thread_time()
@@ -134,14 +139,16 @@ class LoopLag:
         lag = monotonic() - self._due
         if lag > BUCKETS_S[0]:
             assert self._wait is not None
+            assert self._pressure is not None
             waited_s = ((self._wait.total_ns() or 0) - self._waited_ns) / 1e9
             used_s = process_time() - self._cpu_s
             if self._recorder is not None:
                 end = monotonic_ns()
                 cpu_s, wait_s = min(used_s, lag), min(waited_s, lag)
                 self._recorder.pause("stall", end - int(lag * 1e9), end, int(cpu_s * 1e9), int(wait_s * 1e9))
+            is_contended = self._pressure.total_s() - self._pressed_s > _CONTENDED * lag
             lag = min(lag - waited_s, used_s)
-            if lag > MAX_BLOCKED_S and thread_time() - self._own_s < _OWN * lag and cpu_pressure() > _CONTENDED:
+            if lag > MAX_BLOCKED_S and is_contended and thread_time() - self._own_s < _OWN * lag:
                 lag = 0.0
         self._add(max(lag, 0.0))
         self._schedule()

@@ -81,7 +81,7 @@ def on_this_machine(deployment: dict[str, Any], name: str, ports: dict[str, int]
     init["command"] = [sys.executable, "-m", "conch", *words]
     init["securityContext"] |= {"runAsUser": 0, "runAsNonRoot": False}
     flags = [f"--{kind}-port={port}" for kind, port in ports.items()]
-    server["command"] = [sys.executable, "-m", "conch", "serve", *server.pop("args"), *flags]
+    server["command"] = [sys.executable, "-m", "conch", *server.pop("args"), *flags]
     for field in ("ports", "readinessProbe"):
         server.pop(field)
     shared = [str(folder) for folder in ("/usr", "/lib", "/lib64", ROOT, sys.base_prefix) if Path(folder).exists()]

@@ -1,4 +1,4 @@
-"""Hours at half load: `python -m benchmarks.soak [--minutes 60] [--share 0.5] [--json FILE]`.
+"""Hours at half load: `python -m benchmarks.soak [--minutes 60] [--share 0.5] [--json FILE] [--log FILE]`.
 
 A mixed repository is asked over HTTP, unary gRPC and streams, at a share of what it can do, with some mistakes, hasty
 clients and reloads of a model in between. Every few seconds the server's memory, descriptors, processes and threads are
@@ -339,6 +339,7 @@ def main(
     minutes: Annotated[float, typer.Option(min=1, help="How long.")] = 60,
     share: Annotated[float, typer.Option(min=0.01, help="Part of the capacity that is asked for.")] = 0.5,
     json: Annotated[Path | None, typer.Option(help="Write all samples to this file.")] = None,
+    log: Annotated[Path | None, typer.Option(help="Write the server's log to this file.")] = None,
 ) -> None:
     """Run for long and see what grows. The exit status is 1 if something does, or if a request was not answered."""
     console = Console()
@@ -349,7 +350,7 @@ def main(
     with tempfile.TemporaryDirectory(prefix="conch-soak-") as name:
         models = Path(name) / "models"
         write_repository(models)
-        with Server(PollingConch(install), models, Path(name) / "log") as server:
+        with Server(PollingConch(install), models, log or Path(name) / "log") as server:
             run = uvloop.run(soak(server, models, minutes, share, console))
     fitted = trends(run.samples)
     console.print(table(fitted))

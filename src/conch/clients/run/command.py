@@ -34,8 +34,6 @@ _RELOAD_POLL_S = 1
 
 def run(arguments: Sequence[str]) -> int:
     """Serve a model until SIGTERM or Ctrl-C, or chat with a language model; return the exit status."""
-    from conch.clients.run.reload import files_of, run_again_after_change
-
     with preloading(arguments) as fork_server:
         parser = run_parser()
         given = parser.parse_intermixed_args(arguments)
@@ -43,7 +41,11 @@ def run(arguments: Sequence[str]) -> int:
             parser.error("X is missing: a file, a folder, a URL or the name of a pulled model")
         if status := exit_status("run", lambda: _check_address(given)):
             return status
-        before = files_of(given.model) if given.reload else ()
+        if not given.reload:
+            return exit_status("run", lambda: _run(given, fork_server))
+        from conch.clients.run.reload import files_of, run_again_after_change
+
+        before = files_of(given.model)
         status = exit_status("run", lambda: _run(given, fork_server))
     if status == _FAILURE and not given.was_ready:
         return exit_status("run", lambda: run_again_after_change(given.model, before)) or status

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from conch.base.command_line.say import say
 from conch.base.control_characters import printable
-from conch.server.repository.watch import Fingerprint, fingerprint
+from conch.server.repository.watch import Fingerprint, fingerprint, stamps_of
 
 _POLL_S = 0.2
 
@@ -33,4 +33,4 @@ def files_of(model: str) -> Fingerprint:
     if not path.is_file():
         return ()
     paths = {path, *path.parent.glob("*.py")} if path.suffix == ".py" else {path}
-    return tuple((file.name, (status := file.stat()).st_mtime_ns, status.st_size) for file in sorted(paths))
+    return stamps_of(map(str, paths))

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,7 @@ from conch.domain.triton_messages import ModelConfig as ConfigMessage
 from conch.server.backends import child
 from conch.server.repository.model_location import ModelLocation
 from conch.server.repository.temporary_folders import TemporaryFolders
-from conch.server.repository.watch import Fingerprint
+from conch.server.repository.watch import Fingerprint, stamps_of
 
 _DESCRIBE = (
     "import sys; sys.path.append(sys.argv[1]); from conch_child.python.app.describe import main; main(sys.argv[2])"
@@ -87,21 +87,9 @@ def _import(file: Path) -> _Imported:
     # A file that was written meanwhile may have been read before: its stamp differs at the next look.
     stamps = tuple(
         (path, 0 if changed >= started else changed, size)
-        for path, changed, size in _stamps({str(file), *answer.get("files", ())})
+        for path, changed, size in stamps_of({str(file), *answer.get("files", ())})
     )
     return _Imported(file, stamps, answer.get("models", {}), answer.get("error", ""))
-
-
-def _stamps(paths: Iterable[str]) -> Fingerprint:
-    stamps: list[tuple[str, int, int]] = []
-    for path in sorted(paths):
-        try:
-            status = Path(path).stat()
-        except FileNotFoundError:
-            stamps.append((path, 0, 0))
-        else:
-            stamps.append((path, status.st_mtime_ns, status.st_size))
-    return tuple(stamps)
 
 
 class PythonAppRoot:
@@ -162,7 +150,7 @@ class PythonAppRoot:
     def _current(self) -> _Imported:
         """Return what the file declares now. Its methods raise ConfigError."""
         imported = self._imported or _first_import(self._file)
-        if imported.stamps != _stamps(path for path, *_ in imported.stamps):
+        if imported.stamps != stamps_of(path for path, *_ in imported.stamps):
             imported = _import(self._file)
         self._imported = imported
         return imported

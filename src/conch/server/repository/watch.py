@@ -4,7 +4,7 @@ import errno
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
@@ -52,6 +52,19 @@ def fingerprint(directory: Path) -> Fingerprint:
             "'%s' has more than %d files and folders; changes of others are not detected", *(directory, MAX_ENTRIES)
         )
     return tuple(sorted(entries))
+
+
+def stamps_of(paths: Iterable[str]) -> Fingerprint:
+    """Return the fingerprint of single files, whose paths stand for names; a file that is missing has zeros."""
+    stamps: list[tuple[str, int, int]] = []
+    for path in sorted(paths):
+        try:
+            status = Path(path).stat()
+        except FileNotFoundError:
+            stamps.append((path, 0, 0))
+        else:
+            stamps.append((path, status.st_mtime_ns, status.st_size))
+    return tuple(stamps)
 
 
 def _collect(

@@ -14,7 +14,6 @@ from conch.base.control_characters import printable_lines
 from conch.base.errors import ConchError, InvalidRequest
 from conch.clients.openai_client import Completion, ContextExceeded, OpenAIClient
 from conch.clients.saved_chats import ChatMessage, SavedChat
-from conch.clients.word_wrap import WordWrap
 
 INTERRUPTED = 130
 _TURN = 2  # messages: the user's and the answer
@@ -102,6 +101,8 @@ class TerminalChat:
 
     def _stream(self, messages: Sequence[dict[str, str]], answer: Completion) -> None:
         """Request an answer and print its pieces. Raises ConchError."""
+        from conch.clients.word_wrap import WordWrap  # imports rich, and conch run reads the settings of this module
+
         shown = printable_lines if sys.stdout.isatty() else str  # a program gets what the model has written
         wrap = WordWrap()
         system = [{"role": "system", "content": self.system}] if self.system else []

@@ -26,7 +26,7 @@ class WordWrap:
         self._in_code = False
 
     def wrapped(self, piece: str) -> str:
-        """Return what to print on stdout for the next piece; the piece itself where stdout is no such terminal."""
+        """Return what to print on stdout for the next piece: the piece itself for files and dumb terminals."""
         columns = terminal_columns(sys.stdout)
         if not columns or os.environ.get("TERM") == "dumb":
             return piece

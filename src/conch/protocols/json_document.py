@@ -29,11 +29,11 @@ def parse(text: Buffer) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        problem = error
+        reason, position = error.msg, error.pos  # the error itself would be in a cycle with this frame
     raw = bytes(text)
-    if raw.startswith(_BYTE_ORDER_MARK) or b"NaN" in raw or b"Infinity" in raw or "UTF-8" in problem.msg:
+    if raw.startswith(_BYTE_ORDER_MARK) or b"NaN" in raw or b"Infinity" in raw or "UTF-8" in reason:
         return _parse_leniently(raw.removeprefix(_BYTE_ORDER_MARK))
-    raise _malformed(problem.msg, problem.pos, raw)
+    raise _malformed(reason, position, raw)
 
 
 def _parse_leniently(raw: bytes) -> Any:

@@ -736,7 +736,7 @@ def _reduce_collections() -> None:
     """Exclude what exists from garbage collection, and collect cycles less often: requests leave none behind."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(10_000, 20, 20)
 
 
 def _log_settings(options: ServerOptions) -> logs.LogSettings:

@@ -23,6 +23,8 @@ _NO_BODY: Final = memoryview(b"")
 class HttpReceiver:
     """Turns data into requests for the sender. Belongs to the event loop's thread."""
 
+    __deletable__ = ("_protocol",)
+
     def __init__(self, context: ServerContext, sender: HttpSender) -> None:
         self._context = context
         self._sender = sender
@@ -104,6 +106,7 @@ class HttpReceiver:
         self.stop()
         self._reader.close()
         self._drop_body_receiver()
+        del self._protocol
 
     # Called by the reader.
 

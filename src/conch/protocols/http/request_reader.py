@@ -94,6 +94,8 @@ class RequestSink(Protocol):
 class RequestReader:
     """Parses requests. Belongs to the event loop's thread."""
 
+    __deletable__ = ("_sink",)
+
     def __init__(self, context: ServerContext, sink: RequestSink) -> None:
         self._context = context
         self._limits = context.limits
@@ -125,7 +127,9 @@ class RequestReader:
     def close(self) -> None:
         """Release all resources."""
         self.drop()
-        self._parser = None  # breaks a reference cycle, which the garbage collector would find late
+        # Breaks reference cycles, which garbage collection would find late, and then with many others.
+        self._parser = None
+        del self._sink
 
     def feed(self, data: bytes) -> None:
         """Parse data. Errors go to the sink as refusals."""

@@ -32,6 +32,19 @@ class RequestSource(Protocol):
         """Discard requests that are not being answered, and further data."""
 
 
+class _NoSource:
+    """The source of a sender that is closed."""
+
+    def regulate(self) -> None:
+        """No-op."""
+
+    def stop(self) -> None:
+        """No-op."""
+
+
+_NO_SOURCE: Final = _NoSource()
+
+
 class HttpSender(ReplyChannel):
     """Answers requests in the order in which they came. Belongs to the event loop's thread."""
 
@@ -125,6 +138,7 @@ class HttpSender(ReplyChannel):
         self._discharge()
         self.log_drained(closed=True)
         self.resume()
+        self._source = _NO_SOURCE
         reply, self._reply = self._reply, None
         if reply is not None:
             reply.disconnect()

@@ -68,7 +68,8 @@ class Http2Connection(asyncio.BufferedProtocol):
         """Release resources and cancel the calls of this client."""
         self._owner.closed(self)
         self._closed_at = self._clock.now
-        self.session.disconnected()
+        self.session.release()
+        del self.session  # which refers to this, too: garbage collection need not free the two
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - there is one buffer
         """Return the receive buffer."""

@@ -2,7 +2,7 @@
 """The sending side: one stream's answer, flow control, and the order in which streams send."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import monotonic_ns
 from typing import Final, Protocol
 
@@ -78,6 +78,28 @@ class Receiver(Protocol):
         """Answer the stream with an error: its request takes too long to arrive."""
 
 
+class EndedReceiver:
+    """Receives for a stream that has ended: nothing."""
+
+    no_receive_timeout = True
+
+    def data(self, data: Buffer, ended: bool) -> bool:  # noqa: ARG002
+        """Consume the data."""
+        return True
+
+    def aborted(self) -> None:
+        """No-op."""
+
+    def drained(self) -> None:
+        """No-op."""
+
+    def timed_out(self) -> None:
+        """No-op."""
+
+
+ENDED_RECEIVER: Final = EndedReceiver()
+
+
 class StreamOwner(Protocol):
     """The streams of a connection, as one of them sees them."""
 
@@ -94,15 +116,16 @@ class StreamOwner(Protocol):
     def consumed(self, stream: "Http2Stream", size: int) -> None:
         """Give back `size` bytes of the windows: they have been consumed."""
 
+    def resume(self) -> None:
+        """Let the client send more: no more than the limit is held for it any longer."""
+
 
 class SendScheduler:
     """Sends for the streams of a connection in turn, within its window."""
 
-    def __init__(self, channel: Http2Channel, max_held_bytes: int, on_room: Callable[[], None]) -> None:
-        """`on_room` is called when no more than `max_held_bytes` bytes are held any longer."""
+    def __init__(self, channel: Http2Channel, max_held_bytes: int) -> None:
         self.channel = channel
         self._max_held_bytes = max_held_bytes
-        self._on_room = on_room
         self.unsent_bytes = 0  # of answers
         self._held_bytes = 0  # bytes of unanswered requests and unsent answers
         self.window = DEFAULT_WINDOW_BYTES
@@ -117,12 +140,11 @@ class SendScheduler:
         """Whether more than the limit is held for this client."""
         return self._held_bytes > self._max_held_bytes
 
-    def count(self, size: int) -> None:
-        """Add `size` to the bytes that are held; negative when they are released."""
+    def count(self, size: int) -> bool:
+        """Add `size` to the bytes held, negative when they are released; return whether there is room now."""
         was_full = self.full
         self._held_bytes += size
-        if was_full and not self.full:
-            self._on_room()
+        return was_full and not self.full
 
     def wait(self, stream: "Http2Stream") -> None:
         """Queue a stream that has data to send."""
@@ -345,7 +367,8 @@ class Http2Stream:
         scheduler.data_sent = True
         self._outgoing_bytes -= allowed
         scheduler.unsent_bytes -= allowed
-        scheduler.count(-allowed)
+        if scheduler.count(-allowed):
+            self._owner.resume()
         self._stalled = 0.0
         parts: list[Buffer] = []
         sent = allowed
@@ -374,7 +397,8 @@ class Http2Stream:
         self._log(0)
         self._outgoing.clear()
         self._scheduler.unsent_bytes -= self._outgoing_bytes
-        self._scheduler.count(-self._outgoing_bytes)
+        if self._scheduler.count(-self._outgoing_bytes):
+            self._owner.resume()
         self._outgoing_bytes = 0
         self._scheduler.forget(self)
 

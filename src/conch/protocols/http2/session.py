@@ -33,6 +33,8 @@ _DRAIN_TIMEOUT_S: Final = 2.0
 class Http2Session(Generic[Head]):
     """The state of one connection. All methods belong to the event loop's thread, and none raises."""
 
+    __deletable__ = ("_reader", "_streams")
+
     def __init__(self, owner: StreamsOwner[Head], channel: Http2Channel) -> None:
         limits = owner.limits
         self._owner = owner
@@ -120,6 +122,12 @@ class Http2Session(Generic[Head]):
         self._closed = True
         self._reader.clear()
         self._streams.abort()
+
+    def release(self) -> None:
+        """Cancel the calls and break all reference cycles: the client is gone. Must be the last call."""
+        self.disconnected()
+        del self._reader
+        del self._streams
 
     def sweep(self) -> None:
         """Enforce the timeouts. Called about once a second."""

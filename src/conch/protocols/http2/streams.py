@@ -9,7 +9,7 @@ from conch.domain.tensor import Buffer
 from conch.protocols.connections.loop_budget import ParseBudget
 from conch.protocols.connections.traffic import SweepClock, Traffic
 from conch.protocols.http2 import frames
-from conch.protocols.http2.flow_control import Http2Channel, Http2Stream, Receiver, SendScheduler
+from conch.protocols.http2.flow_control import ENDED_RECEIVER, Http2Channel, Http2Stream, Receiver, SendScheduler
 from conch.protocols.http2.frames import ConnectionFault, ErrorCode, StreamFault
 from conch.protocols.http2.header_blocks import RequestBlocks, RequestHead
 from conch.protocols.http2.limits import FrameBudget, Http2Limits, PeerResets, ReceiveWindow
@@ -61,7 +61,7 @@ class Streams(Generic[Head]):
         self._reset_ids: deque[int] = deque(maxlen=_MAX_RESET_IDS)
         self._reset_bucket = FrameBudget(limits.resets, limits.resets_per_s, owner.clock.now)
         self._small_bucket = FrameBudget(limits.small_frames, limits.small_frames_per_s, owner.clock.now)
-        self.send_scheduler = SendScheduler(channel, limits.held_bytes, self._resume)
+        self.send_scheduler = SendScheduler(channel, limits.held_bytes)
         self._withheld_bytes = 0  # consumed, and not given back to the connection's window
         self._last_opened = 0  # the highest stream that the client has opened
         self.last_accepted = 0  # the highest that was not refused
@@ -103,6 +103,8 @@ class Streams(Generic[Head]):
             if not ended:
                 return
             opened.receiver.data(b"", True)
+        else:
+            opened.receiver = ENDED_RECEIVER
         self._noise_bucket.spend(self._clock.now, "requests that cannot be served", _REJECTED_COST_FRAMES)
 
     def data(self, stream: int, data: Buffer, size: int, ended: bool) -> None:
@@ -199,6 +201,7 @@ class Streams(Generic[Head]):
             # The rest of the request is not needed.
             self._reset_ids.append(stream.id)
             self._channel.write(frames.reset_frame(stream.id, ErrorCode.NO_ERROR))
+        stream.receiver = ENDED_RECEIVER
         self._closed(stream)
 
     def reset_stream(self, stream: Http2Stream, code: ErrorCode) -> None:
@@ -214,9 +217,14 @@ class Streams(Generic[Head]):
         # A client with too many unanswered requests or unsent answers gets no window (backpressure).
         self._withheld_bytes += size
         if not self.send_scheduler.full:
-            self._resume()
+            self.resume()
         if stream.receive_window is not None and not stream.ended and not stream.closed:
             self._open_window(stream.id, stream.receive_window, size)
+
+    def resume(self) -> None:
+        """Let the client send more: no more than the limit is held for it any longer."""
+        size, self._withheld_bytes = self._withheld_bytes, 0
+        self._open_window(0, self._window, size)
 
     # For the session.
 
@@ -239,7 +247,7 @@ class Streams(Generic[Head]):
         self._open.clear()
         for stream in streams:
             stream.close()
-            stream.receiver.aborted()
+            _end_receiver(stream).aborted()
 
     def _late_headers(self, stream: int, block: bytes, ended: bool) -> None:
         """Receive trailers, or what comes on a stream that has ended; decode it for its effect on the table."""
@@ -270,10 +278,6 @@ class Streams(Generic[Head]):
             stream.receive_window = ReceiveWindow(self._limits.stream_window)
         return stream.receive_window
 
-    def _resume(self) -> None:
-        size, self._withheld_bytes = self._withheld_bytes, 0
-        self._open_window(0, self._window, size)
-
     def _open_window(self, stream: int, window: ReceiveWindow, size: int) -> None:
         increment = window.consume(size)
         if increment:
@@ -295,14 +299,16 @@ class Streams(Generic[Head]):
 
     def _drop(self, stream: Http2Stream) -> None:
         stream.close()
+        receiver = _end_receiver(stream)
         self._closed(stream)
-        stream.receiver.aborted()
+        receiver.aborted()
 
     def _closed(self, stream: Http2Stream) -> None:
         self._open.pop(stream.id, None)
         if stream.unconsumed:
             self.consumed(stream, stream.unconsumed)
-        self.send_scheduler.count(-stream.held)
+        if self.send_scheduler.count(-stream.held):
+            self.resume()
         stream.held = 0
         if self.refusing and not self._open:
             self._on_empty()
@@ -310,3 +316,9 @@ class Streams(Generic[Head]):
     def _count_reset(self) -> None:
         self._reset_bucket.spend(self._clock.now, "stream resets")
         self._owner.peer_resets.spend(self._channel.peer, self._clock.now)
+
+
+def _end_receiver(stream: Http2Stream) -> Receiver:
+    """Return the receiver of a stream that has ended, which refers to it: garbage collection need not free the two."""
+    receiver, stream.receiver = stream.receiver, ENDED_RECEIVER
+    return receiver

@@ -76,7 +76,7 @@ class InFlightRequests:
     Life: `open` → `execute`*, messages to the `handlers` → `close`. Belongs to the event loop's thread.
     """
 
-    __deletable__ = ["_tensors"]  # noqa: RUF012 - mypyc requires it of an attribute that is deleted
+    __deletable__ = ("_tensors",)
 
     def __init__(
         self,

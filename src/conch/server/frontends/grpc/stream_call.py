@@ -22,6 +22,32 @@ from conch.server.frontends.v2_grpc.infer_stream import MessageStream
 _UNTIMED_MESSAGES: Final = 8
 
 
+class _EndedStream(MessageStream):
+    """The stream of messages of a call that is over."""
+
+    @property
+    def full(self) -> bool:
+        return True
+
+    def receive(self, data: Buffer | Compressed) -> None:
+        """No-op."""
+
+    def end(self) -> None:
+        """No-op."""
+
+    def stop(self) -> None:
+        """No-op."""
+
+    def cancel(self) -> None:
+        """No-op."""
+
+    def drained(self) -> None:
+        """No-op."""
+
+
+_ENDED: Final = _EndedStream()
+
+
 class StreamCall:
     """One call: the receiver of its HTTP/2 stream, and the sink of its `MessageStream`; `stream_of` makes that."""
 
@@ -51,7 +77,7 @@ class StreamCall:
         self._begun = False
         self._reading = False
         self._deadline: asyncio.TimerHandle | None = None
-        self.inference = stream_of(self)
+        self.inference: MessageStream = stream_of(self)
         if request.timeout_s is not None:
             self._deadline = asyncio.get_running_loop().call_later(request.timeout_s, self._expired)
 
@@ -75,6 +101,7 @@ class StreamCall:
         """Cancel: the client has reset the stream or disconnected."""
         self._release()
         self.inference.cancel()
+        self.inference = _ENDED  # which refers to this call: garbage collection need not free the two
 
     def drained(self) -> None:
         """Send more responses."""
@@ -165,18 +192,21 @@ class StreamCall:
     def _stop(self, error: ConchError | GrpcError) -> None:
         """End the call now, and cancel its requests."""
         self._release()
+        inference = self.inference
         self._end(error)
-        self.inference.cancel()
+        inference.cancel()
 
     def _end(self, error: ConchError | GrpcError | None) -> None:
         metadata = self._stream.trailing_metadata
         if not self._begun and error is not None:
             self._stream.answer_head(self._form.error_block(error, metadata))
-            return
-        if not self._begun:
-            self._begun = True
-            self._stream.begin(self._form.head)
-        self._stream.end(ok_trailers(metadata) if error is None else error_trailers(error, metadata))
+        else:
+            if not self._begun:
+                self._begun = True
+                self._stream.begin(self._form.head)
+            self._stream.end(ok_trailers(metadata) if error is None else error_trailers(error, metadata))
+        if self._stream.closed:
+            self.inference = _ENDED
 
     def _expired(self) -> None:
         self._stop(GrpcError(Status.DEADLINE_EXCEEDED, "Deadline Exceeded"))

@@ -85,7 +85,7 @@ def main() -> None:
     faulthandler.enable()
     gc.collect()
     gc.freeze()  # imported objects stay, in memory that the processes share
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(10_000, 20, 20)
     _, _, (link, outgoing, incoming) = next_child(socket.socket(fileno=int(sys.argv[1])), _SHARED)
     uvloop.run(_run(link, outgoing, incoming))
     os._exit(0)  # threads of workers may be reading

@@ -1,0 +1,132 @@
+"""Serving leaves nothing for the garbage collector: a collection stops the event loop, the longer the more it frees."""
+
+import asyncio
+import gc
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from queue import Queue
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+
+from conch.server.options.server_options import ServerOptions
+from conch.server.server import Server
+from tests.support.models import write_identity
+
+REQUESTS = 20
+VALUES = np.ones((1, 4), np.float32)
+BODY = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}).encode()
+
+
+@pytest.fixture
+def garbage() -> Iterator[Callable[[], Counter[str]]]:
+    """Return what counts this program's objects that only the garbage collector frees, by their types."""
+    thresholds, debug = gc.get_threshold(), gc.get_debug()
+    gc.collect()
+    gc.disable()
+
+    def count() -> Counter[str]:
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        types = Counter(f"{type(item).__module__}.{type(item).__qualname__}" for item in gc.garbage)
+        gc.garbage.clear()
+        gc.set_debug(debug)
+        gc.collect()
+        return Counter({name: number for name, number in types.items() if name.startswith("conch.")})
+
+    yield count
+    gc.set_debug(debug)
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+    gc.enable()
+    gc.collect()
+
+
+def infer_over_http(port: int, _: int) -> None:
+    given = tritonclient.http.InferInput("INPUT0", VALUES.shape, "FP32")
+    given.set_data_from_numpy(VALUES)
+    with tritonclient.http.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        client.infer("echo", [given])
+
+
+def infer_over_new_connections(port: int, _: int) -> None:
+    urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/echo/infer", BODY).close()
+
+
+def make_mistakes(port: int, _: int) -> None:
+    for model, body in (("echo", b"{"), ("nobody", BODY), ("echo", b'{"inputs": []}')):
+        with suppress(urllib.error.HTTPError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/{model}/infer", body).close()
+
+
+def hang_up(port: int, _: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        head = f"POST /v2/models/echo/infer HTTP/1.1\r\nHost: test\r\nContent-Length: {len(BODY)}\r\n\r\n"
+        client.sendall(head.encode() + BODY[:-1])
+
+
+def infer_over_grpc(_: int, port: int) -> None:
+    given = tritonclient.grpc.InferInput("INPUT0", VALUES.shape, "FP32")
+    given.set_data_from_numpy(VALUES)
+    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        client.infer("echo", [given])
+        with suppress(tritonclient.utils.InferenceServerException):
+            client.infer("nobody", [given])
+
+
+def infer_over_streams(_: int, port: int) -> None:
+    given = tritonclient.grpc.InferInput("INPUT0", VALUES.shape, "FP32")
+    given.set_data_from_numpy(VALUES)
+    answers: Queue[object] = Queue()
+    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        client.start_stream(lambda result, error: answers.put(error or result))
+        client.async_stream_infer("echo", [given])
+        answers.get(timeout=30)
+        client.stop_stream()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        infer_over_http,
+        infer_over_new_connections,
+        make_mistakes,
+        hang_up,
+        infer_over_grpc,
+        infer_over_streams,
+    ],
+)
+async def test_requests_leave_nothing_to_the_garbage_collector(
+    ask: Callable[[int, int], None], tmp_path: Path, garbage: Callable[[], Counter[str]]
+) -> None:
+    write_identity(tmp_path, "echo", "FP32", 4, batch=8)
+    options = ServerOptions(
+        model_repository=(str(tmp_path),),
+        http_port=0,
+        grpc_port=0,
+        allow_metrics=False,
+        http_address="127.0.0.1",
+        grpc_address="127.0.0.1",
+    )
+    async with Server(options).running() as server:
+
+        def ask_often() -> None:
+            for _ in range(REQUESTS):
+                ask(server.ports["http"], server.ports["grpc"])
+
+        await asyncio.to_thread(ask_often)
+        await asyncio.sleep(0.5)  # until connections are closed
+        gc.disable()
+        garbage()
+        await asyncio.to_thread(ask_often)
+        await asyncio.sleep(0.5)
+        left = garbage()
+    assert not {name: number for name, number in left.items() if number >= REQUESTS}

@@ -131,8 +131,8 @@ class Server:
         self._codecs = OffloadPool("codec", memory_bytes=worker_memory(default_workers(), MAX_WORKER_MEMORY_BYTES))
         self._prompts = ChatPrompts()
         self._recorder = EventRecorder(options.event_log_bytes)
-        self._lag = LoopLag(alarm=alarm, recorder=self._recorder)
         self._pauses = GarbagePauses(self._recorder)
+        self._lag = LoopLag(alarm=alarm, recorder=self._recorder, pauses=self._pauses)
         self._accepting = False
         self.inference = Inference(
             self._catalog, strict_readiness=options.strict_readiness, started=lambda: self._accepting

@@ -31,13 +31,13 @@ class GarbagePauses:
 
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
+        self.total_s = 0.0
         self._began = 0
         self._cpu_ns = 0
 
     def start(self) -> None:
         """Begin to record."""
-        if self._recorder.on:
-            gc.callbacks.append(self._collected)
+        gc.callbacks.append(self._collected)
 
     def stop(self) -> None:
         """End. Safe to call more than once."""
@@ -48,8 +48,9 @@ class GarbagePauses:
         if phase == "start":
             self._began, self._cpu_ns = monotonic_ns(), thread_time_ns()
         elif self._began:
-            cpu_ns = thread_time_ns() - self._cpu_ns
-            self._recorder.pause(f"gc {facts['generation']}", self._began, monotonic_ns(), cpu_ns)
+            ended, cpu_ns = monotonic_ns(), thread_time_ns() - self._cpu_ns
+            self.total_s += (ended - self._began) / 1e9
+            self._recorder.pause(f"gc {facts['generation']}", self._began, ended, cpu_ns)
             self._began = 0
 
 
@@ -72,12 +73,17 @@ class LoopLag:
 
     Each lag of more than a millisecond is a pause in the event log of `recorder`, its waits for a processor included.
     With `alarm`, a SIGALRM handler records the running code when the timer is overdue, for the log. The process must
-    not use that signal or its real-time interval timer for anything else.
+    not use that signal or its real-time interval timer for anything else. If `pauses` explain most of a lag, the log
+    names garbage collection instead: the handler runs after it, in code that has nothing to do with it.
     """
 
-    def __init__(self, *, alarm: bool = False, recorder: EventRecorder | None = None) -> None:
+    def __init__(
+        self, *, alarm: bool = False, recorder: EventRecorder | None = None, pauses: GarbagePauses | None = None
+    ) -> None:
         self._alarm = alarm
         self._recorder = recorder
+        self._pauses = pauses
+        self._paused_s = 0.0
         self.stalls = 0  # lags of more than MAX_BLOCKED_S
         self.longest_s = 0.0
         self.total_s = 0.0
@@ -129,6 +135,7 @@ class LoopLag:
         self._waited_ns = self._wait.total_ns() or 0
         self._pressed_s = self._pressure.total_s()
         self._due = monotonic() + INTERVAL_S
+        self._paused_s = 0.0 if self._pauses is None else self._pauses.total_s
         self._cpu_s = process_time()
         self._own_s = thread_time()
         self._timer = self._loop.call_later(INTERVAL_S, self._fired)
@@ -150,6 +157,8 @@ class LoopLag:
             lag = min(lag - waited_s, used_s)
             if lag > MAX_BLOCKED_S and is_contended and thread_time() - self._own_s < _OWN * lag:
                 lag = 0.0
+        if self._pauses is not None and self._pauses.total_s - self._paused_s > lag / 2:
+            self._running = " in garbage collection"
         self._add(max(lag, 0.0))
         self._schedule()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import gc
 import hashlib
 import logging
 import math
@@ -12,11 +13,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from conch.domain.exposition import Buckets
-from conch.server.observability.metrics.loop_lag import BUCKETS_S, MAX_BLOCKED_S, LoopLag, lag_families
+from conch.server.observability.event_log import EventRecorder
+from conch.server.observability.metrics.loop_lag import (
+    BUCKETS_S,
+    MAX_BLOCKED_S,
+    GarbagePauses,
+    LoopLag,
+    lag_families,
+)
 
 
 def work(seconds: float) -> None:
@@ -122,6 +131,27 @@ async def test_the_alarm_finds_the_running_code_and_is_removed(caplog: pytest.Lo
     assert any("event loop blocked for" in message for message in caplog.messages)
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+async def test_the_log_names_garbage_collection(caplog: pytest.LogCaptureFixture) -> None:
+    gc.disable()
+    for _ in range(1_000_000):
+        cycle: list[Any] = []
+        cycle.append(cycle)
+    pauses = GarbagePauses(EventRecorder())
+    pauses.start()
+    lag = LoopLag(alarm=True, pauses=pauses)
+    lag.start()
+    try:
+        await beats(lag)
+        with caplog.at_level(logging.WARNING):
+            gc.collect()
+            await beats(lag)
+    finally:
+        lag.stop()
+        pauses.stop()
+        gc.enable()
+    assert [message for message in caplog.messages if message.endswith(" ms in garbage collection")]
 
 
 def test_the_families_have_the_measurements() -> None:

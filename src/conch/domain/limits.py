@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from conch.base.errors import ConfigError
 from conch.base.extras import install_command
+from conch.base.files.stamps import file_stamp
 
 EACH = "*"  # each model, version or tenant separately
 UNLIMITED: Final = 1_000_000_000_000_000
@@ -245,22 +246,13 @@ def read_limits_text(text: str, where: str) -> dict[LimitKey, int]:
 
 async def watch_limits_file(path: Path, changed: Callable[[], Awaitable[None]]) -> None:
     """Call `changed` when the file has changed, is replaced, appears or disappears."""
-    known = await asyncio.to_thread(_stat, path)
+    known = await asyncio.to_thread(file_stamp, path)
     while True:
         await asyncio.sleep(POLL_S)
-        stamp = await asyncio.to_thread(_stat, path)
+        stamp = await asyncio.to_thread(file_stamp, path)
         if stamp != known:
             known = stamp
             await changed()
-
-
-def _stat(path: Path) -> tuple[int, ...]:
-    """Return time, size and inode, which differ when the file has changed; () if there is none."""
-    try:
-        status = path.stat()
-    except OSError:
-        return ()
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def read_annotations(document: Mapping[str, Any]) -> dict[LimitKey, int]:

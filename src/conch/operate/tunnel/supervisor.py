@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, time
 
+from conch.base.files.stamps import file_stamp
 from conch.base.pacing import backoff_s
 from conch.base.process.prctl import die_with_parent
 from conch.domain.exposition import Family, Point, pieces
@@ -246,7 +247,7 @@ class Tunnel:
 
     def _key_versions(self) -> list[tuple[int, ...]]:
         """Return what changes when a key file is written, replaced or gets other permissions."""
-        return [_version(path) for path in self._settings.key_files]
+        return [file_stamp(path) for path in self._settings.key_files]
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
@@ -259,14 +260,6 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
             yield line.decode(errors="replace").strip()[:_MAX_LINE_CHARACTERS]
     if rest:
         yield rest.decode(errors="replace").strip()[:_MAX_LINE_CHARACTERS]
-
-
-def _version(path: Path) -> tuple[int, ...]:
-    try:
-        status = path.stat()
-    except OSError:
-        return ()
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _listed(settings: TunnelSettings) -> str:

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from conch.base.errors import ConfigError
+from conch.base.files.stamps import file_stamp
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class ApiKeys:
         # Keys are looked up by a salted hash, so that the duration of a look-up reveals nothing.
         self._salt = secrets.token_bytes(32)
         self._keys: dict[bytes, ApiKey] = {}
-        self._file_stats: list[tuple[int, ...]] = []
+        self._stamps: list[tuple[int, ...]] = []
         self.version = 0  # changes with the keys
         self._failure = ""  # why the files could not be read at the last check
         self._logged_s = 0.0  # monotonic
@@ -62,12 +63,12 @@ class ApiKeys:
 
     def load(self) -> None:
         """Read the files. Raises ConfigError."""
-        stats = self._stats()
+        stamps = self._read_stamps()
         keys = self._read()
         if not keys:
             flag = "--api-key-file" if self._path else "--openai-api-key-file"
             raise ConfigError(f"{flag}: '{self._path or self._openai_path}' contains no keys")
-        self._replace(keys, stats)
+        self._replace(keys, stamps)
 
     @property
     def up(self) -> bool:
@@ -82,20 +83,20 @@ class ApiKeys:
         """
         while self._path or self._openai_path:
             await asyncio.sleep(WATCH_S)
-            stats = await asyncio.to_thread(self._stats)
-            if stats == self._file_stats:
+            stamps = await asyncio.to_thread(self._read_stamps)
+            if stamps == self._stamps:
                 self._repeat_failure()
                 continue
             try:
                 keys = await asyncio.to_thread(self._read)
             except ConfigError as error:
-                self._file_stats = stats
+                self._stamps = stamps
                 self._failure = error.message
                 self._logged_s = 0.0
                 self._repeat_failure()
             else:
                 self._failure = ""
-                self._replace(keys, stats)
+                self._replace(keys, stamps)
                 _log.info("API keys reloaded: %d", len(keys))
 
     def _repeat_failure(self) -> None:
@@ -117,24 +118,16 @@ class ApiKeys:
             return None
         return key
 
-    def _replace(self, keys: list[ApiKey], stats: list[tuple[int, ...]]) -> None:
+    def _replace(self, keys: list[ApiKey], stamps: list[tuple[int, ...]]) -> None:
         self._keys = {key.digest: key for key in keys}
-        self._file_stats = stats
+        self._stamps = stamps
         self.version += 1
 
     def _digest(self, key: bytes) -> bytes:
         return hashlib.blake2b(key, key=self._salt, digest_size=32).digest()
 
-    def _stats(self) -> list[tuple[int, ...]]:
-        """Return time, size and inode of each file, which differ when it has changed."""
-        stats: list[tuple[int, ...]] = []
-        for path in (self._path, self._openai_path):
-            try:
-                status = Path(path).stat() if path else None
-            except OSError:
-                status = None
-            stats.append((status.st_mtime_ns, status.st_size, status.st_ino) if status is not None else ())
-        return stats
+    def _read_stamps(self) -> list[tuple[int, ...]]:
+        return [file_stamp(path) if path else () for path in (self._path, self._openai_path)]
 
     def _read(self) -> list[ApiKey]:
         keys: list[ApiKey] = []

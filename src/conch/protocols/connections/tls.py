@@ -1,12 +1,11 @@
 """TLS of a listener: its certificate and key, loaded again when the files change."""
 
 import ssl
-from collections.abc import Iterator
 from dataclasses import dataclass
 from logging import getLogger
-from pathlib import Path
 
 from conch.base.errors import ConfigError
+from conch.base.files.stamps import file_stamp
 
 _log = getLogger(__name__)
 
@@ -74,14 +73,6 @@ class ReloadedTls:
             raise ConfigError(f"{flags}: cannot read {paths}: {error.strerror}") from None
         return context
 
-    def _read_stamps(self) -> list[tuple[int, int, int]]:
-        return list(self._stamps_of_files())
-
-    def _stamps_of_files(self) -> Iterator[tuple[int, int, int]]:
+    def _read_stamps(self) -> list[tuple[int, ...]]:
         files = self._files
-        for path in (files.certificate, files.key, files.root):
-            try:
-                status = Path(path).stat()
-                yield status.st_mtime_ns, status.st_ino, status.st_size
-            except OSError:  # being replaced
-                yield 0, 0, 0
+        return [file_stamp(path) for path in (files.certificate, files.key, files.root) if path]

@@ -4,24 +4,28 @@ import asyncio
 import gc
 import json
 import socket
+import ssl
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from queue import Queue
+from typing import Any
 
 import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+import trustme
 
 from conch.server.options.server_options import ServerOptions
 from conch.server.server import Server
 from tests.support.models import write_identity
 
 REQUESTS = 20
+SETTLE_S = 0.5  # for connections to be closed
 VALUES = np.ones((1, 4), np.float32)
 BODY = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}).encode()
 
@@ -93,40 +97,65 @@ def infer_over_streams(_: int, port: int) -> None:
         client.stop_stream()
 
 
+@asynccontextmanager
+async def serving(folder: Path, **options: Any) -> AsyncIterator[Server]:
+    write_identity(folder / "models", "echo", "FP32", 4, batch=8)
+    addresses: Any = {"http_address": "127.0.0.1", "grpc_address": "127.0.0.1", "http_port": 0, "grpc_port": 0}
+    models = (str(folder / "models"),)
+    async with Server(
+        ServerOptions(model_repository=models, allow_metrics=False, **addresses, **options)
+    ).running() as server:
+        yield server
+
+
+async def left_by(ask: Callable[[], None], garbage: Callable[[], Counter[str]]) -> dict[str, int]:
+    """Return what is left of many calls of `ask`, by types, but for what is left once."""
+
+    def ask_often() -> None:
+        for _ in range(REQUESTS):
+            ask()
+
+    await asyncio.to_thread(ask_often)
+    await asyncio.sleep(SETTLE_S)
+    gc.disable()  # which the server has enabled
+    garbage()
+    await asyncio.to_thread(ask_often)
+    await asyncio.sleep(SETTLE_S)
+    return {name: number for name, number in garbage().items() if number >= REQUESTS}
+
+
 @pytest.mark.parametrize(
     "ask",
-    [
-        infer_over_http,
-        infer_over_new_connections,
-        make_mistakes,
-        hang_up,
-        infer_over_grpc,
-        infer_over_streams,
-    ],
+    [infer_over_http, infer_over_new_connections, make_mistakes, hang_up, infer_over_grpc, infer_over_streams],
 )
 async def test_requests_leave_nothing_to_the_garbage_collector(
     ask: Callable[[int, int], None], tmp_path: Path, garbage: Callable[[], Counter[str]]
 ) -> None:
-    write_identity(tmp_path, "echo", "FP32", 4, batch=8)
-    options = ServerOptions(
-        model_repository=(str(tmp_path),),
-        http_port=0,
-        grpc_port=0,
-        allow_metrics=False,
-        http_address="127.0.0.1",
-        grpc_address="127.0.0.1",
-    )
-    async with Server(options).running() as server:
+    async with serving(tmp_path) as server:
+        left = await left_by(lambda: ask(server.ports["http"], server.ports["grpc"]), garbage)
+    assert left == {}
 
-        def ask_often() -> None:
-            for _ in range(REQUESTS):
-                ask(server.ports["http"], server.ports["grpc"])
 
-        await asyncio.to_thread(ask_often)
-        await asyncio.sleep(0.5)  # until connections are closed
-        gc.disable()
-        garbage()
-        await asyncio.to_thread(ask_often)
-        await asyncio.sleep(0.5)
-        left = garbage()
-    assert not {name: number for name, number in left.items() if number >= REQUESTS}
+async def test_connections_over_tls_leave_nothing(tmp_path: Path, garbage: Callable[[], Counter[str]]) -> None:
+    authority, root, certificate, key = trustme.CA(), *(tmp_path / name for name in ("root", "certificate", "key"))
+    issued = authority.issue_cert("localhost")
+    authority.cert_pem.write_to_path(str(root))
+    issued.cert_chain_pems[0].write_to_path(str(certificate))
+    issued.private_key_pem.write_to_path(str(key))
+    context = ssl.create_default_context(cafile=str(root))
+    files = {"server_cert": str(certificate), "server_key": str(key)}
+    flags = {f"{port}_{name}": file for port in ("http", "grpc") for name, file in files.items()}
+    async with serving(tmp_path, http_use_ssl=True, grpc_use_ssl=True, **flags) as server:
+
+        def ask() -> None:
+            url = f"https://localhost:{server.ports['http']}/v2/models/echo/infer"
+            urllib.request.urlopen(url, BODY, context=context).close()
+            given = tritonclient.grpc.InferInput("INPUT0", VALUES.shape, "FP32")
+            given.set_data_from_numpy(VALUES)
+            with tritonclient.grpc.InferenceServerClient(
+                f"localhost:{server.ports['grpc']}", ssl=True, root_certificates=str(root)
+            ) as client:
+                client.infer("echo", [given])
+
+        left = await left_by(ask, garbage)
+    assert left == {}

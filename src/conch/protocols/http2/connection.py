@@ -68,8 +68,10 @@ class Http2Connection(asyncio.BufferedProtocol):
         """Release resources and cancel the calls of this client."""
         self._owner.closed(self)
         self._closed_at = self._clock.now
+        self.writable = False
         self.session.release()
-        del self.session  # which refers to this, too: garbage collection need not free the two
+        # They refer to this, the transport if it is that of TLS: garbage collection need not free them.
+        del self.session, self._transport
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - there is one buffer
         """Return the receive buffer."""

@@ -2,12 +2,14 @@
 """When a request would end: from recent service times, the requests before it and what the instances execute.
 
 An estimate is a lower bound where something is unknown, so that no request is refused without evidence: a batch takes
-at least as long as the largest smaller one that was measured. Evidence is short-lived, because requests that are
+at least as long as the largest smaller one that was measured, and one that takes far longer than usual, such as while
+its process gets no processor, says little about those behind it. Evidence is short-lived, because requests that are
 refused by an estimate that is too high measure nothing: after `_MAX_AGE_NS` the next ones are executed and do.
 """
 
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heapreplace
+from math import inf
 from typing import Final
 
 from conch.domain.statistics.model_statistics import BatchStatistics
@@ -16,6 +18,8 @@ _MAX_AGE_NS: Final = 2_000_000_000
 _MIN_INTERVAL_NS: Final = 50_000_000
 # Executions that weigh as much as all before them.
 _HALF_WEIGHT: Final = 4
+# Executions count as taking at most this many times what was known; if later ones take as long, the estimate follows.
+_MAX_GROWTH: Final = 8.0
 # Of executions that begin in time, one of this many may end late.
 _IN_TIME_PER_LATE: Final = 200
 
@@ -52,12 +56,18 @@ class ServiceTimes:
             self._seen[size] = count, total
             if first:
                 continue
-            mean = (total - seen_ns) / (count - seen)
+            mean = min((total - seen_ns) / (count - seen), _MAX_GROWTH * self._usual(size))
             before, measured = self._times.get(size, (mean, now))
             if now - measured <= _max_age_ns(before):
                 weight = (count - seen) / (count - seen + _HALF_WEIGHT)
                 mean = before + (mean - before) * weight
             self._times[size] = mean, now
+
+    def _usual(self, size: int) -> float:
+        """Return the ns that a batch was last known to take, of whatever age, by other sizes if not by its own."""
+        if size in self._times:
+            return self._times[size][0]
+        return min((ns * max(1.0, size / other) for other, (ns, _) in self._times.items()), default=inf)
 
     def of(self, size: int, now: int) -> int:
         """Return the time of a batch in ns: of the largest measured size up to this one; 0 if there is none."""

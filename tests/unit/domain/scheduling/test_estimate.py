@@ -77,6 +77,26 @@ def test_evidence_expires_so_that_an_estimate_that_is_too_high_recovers() -> Non
     assert times.of(1, now + 30 * SECOND) == 4 * MS
 
 
+@pytest.mark.parametrize("size", [8, 4, 16])  # measured before; a smaller and a larger one that were not
+@pytest.mark.parametrize("pause_s", [0.1, 60])
+def test_a_stalled_execution_counts_little_until_others_take_as_long(size: int, pause_s: float) -> None:
+    batches: dict[int, BatchStatistics] = {}
+    times = ServiceTimes()
+    times.update(batches, SECOND)
+    now = 2 * SECOND
+    count(batches, 8, 2, number=100)
+    times.update(batches, now)
+    now += int(pause_s * SECOND)
+    count(batches, size, 3000)
+    times.update(batches, now)
+    assert times.of(64, now) <= 32 * MS
+    for _ in range(20):
+        now += 3 * SECOND
+        count(batches, size, 3000)
+        times.update(batches, now)
+    assert times.of(64, now) > 2900 * MS
+
+
 def test_the_counters_are_read_once_in_a_while() -> None:
     batches: dict[int, BatchStatistics] = {}
     times = ServiceTimes()

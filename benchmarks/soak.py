@@ -37,6 +37,7 @@ from benchmarks.harness.workloads import echo, vector
 MEGABYTE = 1e6
 NOT_FLAT = "not flat"
 CAPACITY_SECONDS = 10
+EVENT_LOG_BYTES = 8 << 20
 SETTLE_S = 0.5  # how long the answers to what was sent in an interval are waited for
 TOGETHER = 4  # requests of each kind under way while the capacity is measured
 SETTLED = 0.2  # the part of the run that caches and pools are given to fill
@@ -86,11 +87,12 @@ class Totals:
 
 
 class PollingConch(Conch):
-    """Follows the changes of its repository."""
+    """Follows the changes of its repository. Its event log fills in minutes: what grows later is something else."""
 
     def command(self, repository: Path) -> list[str]:
-        """Return the usual command line with polling."""
-        return [*super().command(repository), "--model-control-mode=poll", "--repository-poll-secs=5"]
+        """Return the usual command line with polling and a small event log."""
+        flags = ("--model-control-mode=poll", "--repository-poll-secs=5", f"--event-log-bytes={EVENT_LOG_BYTES}")
+        return [*super().command(repository), *flags]
 
 
 def write_repository(directory: Path) -> None:

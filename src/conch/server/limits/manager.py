@@ -68,7 +68,7 @@ class LimitManager:
     ) -> None:
         """Create a manager. `measure`: measure rates even without limits. `kubernetes` watches that source."""
         self.limiter = Limiter()
-        self.on_change: Callable[[], None] | None = None  # called when limits have changed
+        self.on_change: Callable[[], Awaitable[None]] | None = None  # called when limits have changed
         self.recorder = EventRecorder()  # of the event log, set by the server
         self.sources: dict[str, SourceState] = {_ADMIN: SourceState()}
         self.last_change = 0.0  # seconds since the epoch
@@ -139,6 +139,8 @@ class LimitManager:
         state.limits = dict(limits)
         self.last_change = time.time()
         self._apply()
+        if self.on_change is not None:
+            await self.on_change()
         now = time.monotonic_ns()
         self.recorder.change("limits", now, now, "", detail=f"{source}: {len(limits)} limits, were {len(before)}")
         _log.info("limits changed by %s (%s): %d limits, were %d", who, what, len(limits), len(before))
@@ -215,8 +217,6 @@ class LimitManager:
         self.limiter.set_table(table)
         active = self._measure or bool(table) or self._file is not None or self._kubernetes is not None
         self._install(self.limiter if active else None)
-        if self.on_change is not None:
-            self.on_change()
 
     async def _follow_models(self) -> None:
         """Forget the rates of models that are no longer served, and follow changes of ensembles."""

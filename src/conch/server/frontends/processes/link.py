@@ -15,7 +15,7 @@ first item is its kind:
     WRITABLE: whether a client keeps up
     EXCHANGE: a row of the event log
     LIMITED: a request that was refused over a limit
-    STARTED, STOPPED, REPORT, LOG, REFUSED             OPTIONS, CATALOG, STATE, COMMAND
+    STARTED, STOPPED, REPORT, LOG, REFUSED, FORGOT     OPTIONS, CATALOG, STATE, COMMAND
     RELEASED: blocks of shared memory are free         RELEASED
 
 A tensor of more than 64 KiB lies in an arena of the end that sends it (`conch_child/ipc/arena.py`); the reader uses it
@@ -61,7 +61,8 @@ from conch.server.frontends.processes.values import describe_error, restored_err
     EXPLAIN,
     EXPLAINED,
     LIMITED,
-) = range(26)
+    FORGOT,
+) = range(27)
 
 _log: Final = logging.getLogger(__name__)
 

@@ -47,6 +47,7 @@ from conch.server.frontends.processes.link import (
     COMMAND,
     DELTAS,
     EXPLAINED,
+    FORGOT,
     LOG,
     OPTIONS,
     RAW,
@@ -204,6 +205,7 @@ class FrontendProcess:
             return
         if name == "limits":
             self._calls.refusals.clear()
+            self.link.send((FORGOT,))
             return
         service = self._services.get(flags)
         if service is None:

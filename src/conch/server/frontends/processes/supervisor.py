@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,7 @@ from conch.server.frontends.processes.core_link import CoreLink, CoreParts
 from conch.server.frontends.processes.link import (
     CATALOG,
     COMMAND,
+    FORGOT,
     LOG,
     OPTIONS,
     REPORT,
@@ -52,6 +54,7 @@ _MAX_UNSENT_BYTES = 1 << 28
 _START_TIMEOUT_S = 60.0
 _CORES_OF_ONE_LOOP, _MAX_AUTO = 4, 8
 _STOP_GRACE_S = 1.0
+_FORGET_TIMEOUT_S = 1.0
 # Of the numbers of calls in the event log, which differ among all processes that there ever were.
 _NUMBER_BITS = 40
 # A process that ends sooner after its start is replaced after this time.
@@ -162,6 +165,7 @@ class _Frontend:
         self.cpu_s = 0.0
         self.stopped: set[str] = set()  # ports
         self.on_stopped = asyncio.Event()
+        self.on_forgot = asyncio.Event()
 
     def connections(self, flags: str = "") -> int:
         """Return the connections of a port, or of all."""
@@ -224,7 +228,7 @@ class FrontendProcesses:
         self._options = to_plain(_options_of(parts.options, ports))
         self._catalog.on_publish = self.publish
         if parts.limits is not None:
-            parts.limits.on_change = lambda: self.command("limits")
+            parts.limits.on_change = self._forget_refusals
         results = await asyncio.gather(*map(self._launch, range(self._count)), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
@@ -235,6 +239,17 @@ class FrontendProcesses:
         """Send a command to all processes."""
         for frontend in self._frontends.values():
             frontend.core.link.send((COMMAND, *words))
+
+    async def _forget_refusals(self) -> None:
+        """Have all processes forget what was refused over limits that have changed; return soon if one is busy."""
+        frontends = [frontend for frontend in self._frontends.values() if frontend.started.done()]
+        for frontend in frontends:
+            frontend.on_forgot.clear()
+        self.command("limits")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FORGET_TIMEOUT_S):
+                for frontend in frontends:
+                    await frontend.on_forgot.wait()
 
     def publish(self) -> None:
         """Send what has changed in the catalog, and the state of the server, to all processes."""
@@ -338,11 +353,14 @@ class FrontendProcesses:
         elif kind == STOPPED:
             frontend.stopped.add(message[1])
             frontend.on_stopped.set()
+        elif kind == FORGOT:
+            frontend.on_forgot.set()
 
     def _exited(self, frontend: _Frontend, exit_: Exit) -> None:
         """Cancel what it had asked for, and replace it."""
         frontend.core.link.close()
         frontend.on_stopped.set()
+        frontend.on_forgot.set()
         is_running = self._frontends.get(frontend.index) is frontend
         if is_running:
             del self._frontends[frontend.index]

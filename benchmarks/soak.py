@@ -195,7 +195,7 @@ class Soak:
     async def _make_mistakes(self) -> None:
         """Send requests that are refused."""
         url = f"http://{self._server.http_address}/v2/models/"
-        for path, body in _endlessly(("identity", b"{"), ("nobody", b"{}"), ("identity", b'{"inputs": []}')):
+        for path, body in _endlessly(("identity", b"{"), ("missing", b"{}"), ("identity", b'{"inputs": []}')):
             await asyncio.to_thread(_post, f"{url}{path}/infer", body)
             await asyncio.sleep(0.5)
 

@@ -54,11 +54,16 @@ def garbage() -> Iterator[Callable[[], Counter[str]]]:
     gc.collect()
 
 
+def given(client: Any) -> Any:
+    """Return the input for one of Triton's clients."""
+    tensor = client.InferInput("INPUT0", VALUES.shape, "FP32")
+    tensor.set_data_from_numpy(VALUES)
+    return tensor
+
+
 def infer_over_http(port: int, _: int) -> None:
-    given = tritonclient.http.InferInput("INPUT0", VALUES.shape, "FP32")
-    given.set_data_from_numpy(VALUES)
     with tritonclient.http.InferenceServerClient(f"127.0.0.1:{port}") as client:
-        client.infer("echo", [given])
+        client.infer("echo", [given(tritonclient.http)])
 
 
 def infer_over_new_connections(port: int, _: int) -> None:
@@ -66,7 +71,7 @@ def infer_over_new_connections(port: int, _: int) -> None:
 
 
 def make_mistakes(port: int, _: int) -> None:
-    for model, body in (("echo", b"{"), ("nobody", BODY), ("echo", b'{"inputs": []}')):
+    for model, body in (("echo", b"{"), ("missing", BODY), ("echo", b'{"inputs": []}')):
         with suppress(urllib.error.HTTPError):
             urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/{model}/infer", body).close()
 
@@ -78,21 +83,17 @@ def hang_up(port: int, _: int) -> None:
 
 
 def infer_over_grpc(_: int, port: int) -> None:
-    given = tritonclient.grpc.InferInput("INPUT0", VALUES.shape, "FP32")
-    given.set_data_from_numpy(VALUES)
     with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{port}") as client:
-        client.infer("echo", [given])
+        client.infer("echo", [given(tritonclient.grpc)])
         with suppress(tritonclient.utils.InferenceServerException):
-            client.infer("nobody", [given])
+            client.infer("missing", [given(tritonclient.grpc)])
 
 
 def infer_over_streams(_: int, port: int) -> None:
-    given = tritonclient.grpc.InferInput("INPUT0", VALUES.shape, "FP32")
-    given.set_data_from_numpy(VALUES)
     answers: Queue[object] = Queue()
     with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{port}") as client:
         client.start_stream(lambda result, error: answers.put(error or result))
-        client.async_stream_infer("echo", [given])
+        client.async_stream_infer("echo", [given(tritonclient.grpc)])
         answers.get(timeout=30)
         client.stop_stream()
 
@@ -150,12 +151,10 @@ async def test_connections_over_tls_leave_nothing(tmp_path: Path, garbage: Calla
         def ask() -> None:
             url = f"https://localhost:{server.ports['http']}/v2/models/echo/infer"
             urllib.request.urlopen(url, BODY, context=context).close()
-            given = tritonclient.grpc.InferInput("INPUT0", VALUES.shape, "FP32")
-            given.set_data_from_numpy(VALUES)
             with tritonclient.grpc.InferenceServerClient(
                 f"localhost:{server.ports['grpc']}", ssl=True, root_certificates=str(root)
             ) as client:
-                client.infer("echo", [given])
+                client.infer("echo", [given(tritonclient.grpc)])
 
         left = await left_by(ask, garbage)
     assert left == {}

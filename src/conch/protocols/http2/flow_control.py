@@ -79,12 +79,12 @@ class Receiver(Protocol):
 
 
 class EndedReceiver:
-    """Receives for a stream that has ended: nothing."""
+    """The receiver of a stream that is answered, or was reset: discards what still comes."""
 
     no_receive_timeout = True
 
-    def data(self, data: Buffer, ended: bool) -> bool:  # noqa: ARG002
-        """Consume the data."""
+    def data(self, data: Buffer, ended: bool) -> bool:  # noqa: ARG002 - discarded
+        """Discard the data."""
         return True
 
     def aborted(self) -> None:

@@ -8,7 +8,6 @@ from time import monotonic_ns
 from typing import TypeAlias
 
 from conch.base.errors import Unsupported
-from conch.domain.tensor import Buffer
 from conch.domain.triton_messages import service_pb2
 from conch.protocols.access.authorization import Access, Denial
 from conch.protocols.access.restrictions import grpc_restrictions
@@ -16,7 +15,7 @@ from conch.protocols.connections.loop_budget import LoopBudget, ParseBudget
 from conch.protocols.connections.traffic import Traffic
 from conch.protocols.http.reply import Explain
 from conch.protocols.http.router import is_local_client
-from conch.protocols.http2.flow_control import Http2Stream, Receiver
+from conch.protocols.http2.flow_control import ENDED_RECEIVER, Http2Stream, Receiver
 from conch.protocols.http2.header_blocks import RequestHead
 from conch.protocols.v2_proto import health
 from conch.protocols.v2_proto.reflection import SERVICES, Reflection
@@ -186,33 +185,12 @@ def _health_status(ready: bool) -> bytes:
     return encoded
 
 
-class _Refused:
-    """Discards data for a call that was answered from its head."""
-
-    no_receive_timeout = True
-
-    def data(self, data: Buffer, ended: bool) -> bool:  # noqa: ARG002 - discarded
-        """Discard the data."""
-        return True
-
-    def aborted(self) -> None:
-        """No-op: nothing to cancel."""
-
-    def drained(self) -> None:
-        """No-op: nothing to send."""
-
-    def timed_out(self) -> None:
-        """No-op: the call is answered."""
-
-
 def _refuse(request: GrpcRequest, block: bytes, traffic: Traffic, observer: Observer) -> Opener:
-    refused = _Refused()
-
     def opened(stream: Http2Stream) -> Receiver:
         traffic.count_refusal(request.refusal_reason)
         if request.refusal_text and request.path in (_INFER, _STREAM_INFER):
             observer.unread("GRPC", request.path, request.refusal_status, request.refusal_text)
         stream.answer_head(block)
-        return refused
+        return ENDED_RECEIVER
 
     return opened

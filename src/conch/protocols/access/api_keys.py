@@ -127,7 +127,7 @@ class ApiKeys:
         return hashlib.blake2b(key, key=self._salt, digest_size=32).digest()
 
     def _read_stamps(self) -> list[tuple[int, ...]]:
-        return [file_stamp(path) if path else () for path in (self._path, self._openai_path)]
+        return [file_stamp(path) for path in (self._path, self._openai_path)]
 
     def _read(self) -> list[ApiKey]:
         keys: list[ApiKey] = []

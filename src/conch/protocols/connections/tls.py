@@ -75,4 +75,4 @@ class ReloadedTls:
 
     def _read_stamps(self) -> list[tuple[int, ...]]:
         files = self._files
-        return [file_stamp(path) for path in (files.certificate, files.key, files.root) if path]
+        return [file_stamp(path) for path in (files.certificate, files.key, files.root)]

@@ -4,7 +4,6 @@ The only module that imports all layers. It has no logic of requests.
 """
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -278,7 +277,7 @@ class Server:
                     await service.listener.listen()
         if any(isinstance(model, GenerativeModel) for model in self.inference.models()):
             self._prompts.warm()
-        _reduce_collections()
+        heap.collect_less_often()
         heap.keep_freed_memory()
         return report
 
@@ -730,13 +729,6 @@ async def _threads_ended(timeout_s: int) -> bool:
     ended = asyncio.ensure_future(asyncio.get_running_loop().shutdown_default_executor())
     await asyncio.wait([ended], timeout=timeout_s or _MIN_THREADS_TIMEOUT_S)
     return ended.done()
-
-
-def _reduce_collections() -> None:
-    """Exclude what exists from garbage collection, and collect cycles less often: requests leave none behind."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 20)
 
 
 def _log_settings(options: ServerOptions) -> logs.LogSettings:

@@ -6,7 +6,6 @@ What answers here (`_native`) is what a server without frontend processes runs, 
 
 import asyncio
 import faulthandler
-import gc
 import logging
 import os
 import resource
@@ -84,9 +83,7 @@ def main() -> None:
     prctl.die_with_parent()
     heap.keep_freed_memory()
     faulthandler.enable()
-    gc.collect()
-    gc.freeze()  # imported objects stay, in memory that the processes share
-    gc.set_threshold(10_000, 20, 20)
+    heap.collect_less_often()  # imported objects stay, in memory that the processes share
     _, _, (link, outgoing, incoming) = next_child(socket.socket(fileno=int(sys.argv[1])), _SHARED)
     uvloop.run(_run(link, outgoing, incoming))
     os._exit(0)  # threads of workers may be reading

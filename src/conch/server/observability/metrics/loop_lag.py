@@ -157,8 +157,8 @@ class LoopLag:
             lag = min(lag - waited_s, used_s)
             if lag > MAX_BLOCKED_S and is_contended and thread_time() - self._own_s < _OWN * lag:
                 lag = 0.0
-        if self._pauses is not None and self._pauses.total_s - self._paused_s > lag / 2:
-            self._running = " in garbage collection"
+            if self._pauses is not None and self._pauses.total_s - self._paused_s > lag / 2:
+                self._running = " in garbage collection"
         self._add(max(lag, 0.0))
         self._schedule()
 
